@@ -1,0 +1,3 @@
+"""Trimtab: a programmable training system."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Do it, with tensors."""

@@ -1,0 +1,28 @@
+"""What do the words mean?"""
+
+from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState
+from trimtab.terms.errors import ExitCode, InfeasibleError, InputError, RunError, TrimtabError
+from trimtab.terms.ledger_classes import Clock, Layer, LedgerClass
+from trimtab.terms.spans import Span, caret_under
+from trimtab.terms.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+
+__all__ = [
+    "Clock",
+    "ComputeType",
+    "ExitCode",
+    "InfeasibleError",
+    "InputError",
+    "Layer",
+    "LedgerClass",
+    "OnLoss",
+    "Phase",
+    "RunError",
+    "RunState",
+    "Span",
+    "TrimtabError",
+    "caret_under",
+    "format_bytes",
+    "format_seconds",
+    "parse_bytes",
+    "parse_seconds",
+]
