@@ -2,9 +2,13 @@ import doctest
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trimtab.catalog import (
+    Activation,
     FlopConvention,
+    Network,
     NetworkError,
     Norm,
     Positions,
@@ -13,6 +17,7 @@ from trimtab.catalog import (
     network_names,
     networks,
 )
+from trimtab.catalog.tables import toml_table
 
 
 def test_the_small_gpt_names_its_tensors_in_canonical_order() -> None:
@@ -155,3 +160,127 @@ def test_unknown_names_get_the_nearest_one(name: str, overrides: dict[str, objec
 def test_every_preset_can_be_built(name: str) -> None:
     """A preset that is listed must load."""
     assert network(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        (
+            "gpt2-124m",
+            124_439_808,
+        ),  # all parameters of transformers' GPT2LMHeadModel
+        ("llama2-7b", 6_738_415_616),  # from here: totals of the safetensors on huggingface.co
+        ("llama2-13b", 13_015_864_320),
+        ("llama2-70b", 68_976_648_192),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3-405b", 405_853_388_800),
+    ],
+)
+def test_parameters_are_exactly_the_published_ones(name: str, published: int) -> None:
+    """Memory, traffic and checkpoint size all follow from this number."""
+    assert network(name).num_parameters() == published
+
+
+def test_gpt3_has_the_parameters_of_its_shape() -> None:
+    """The paper rounds to 175.0 billion; its shape gives 174.6."""
+    layer = 12 * 12288**2 + 13 * 12288  # matrices; four biases of 1, one of 4, one of 3, two norms
+    expected = 96 * layer + (50257 + 2048 + 2) * 12288
+    assert network("gpt3-175b").num_parameters() == expected == 174_604_259_328
+
+
+def test_full_flops_of_a_plain_network_are_those_of_megatron() -> None:
+    """The formula behind most published figures: 72 B s l h² (1 + s / 6h + V / 12 l h), without recompute.
+
+    Narayanan et al. 2021 (Megatron-LM on clusters), appendix, whose 96 counts full recompute: 72 = 96 × 3/4.
+    """
+    gpt3 = network("gpt3-175b")
+    layers, embed, sequence = gpt3.layers, gpt3.embed, 2048
+    expected = 72 * layers * embed**2 * (1 + sequence / (6 * embed) + gpt3.vocab / (12 * layers * embed))
+    assert gpt3.flops_per_token(sequence, causal=False) == pytest.approx(expected, rel=1e-12)
+
+
+def test_flops_of_a_grouped_network_follow_its_matrices() -> None:
+    """Keys and values of one kv head serve several heads: their projections shrink, the scores do not."""
+    grouped = network("llama3-8b")
+    matrices = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    scores_and_values = 2 * 2 * 4096 * 8192
+    forward = 32 * (2 * matrices + scores_and_values) + 2 * 4096 * 128256
+    assert grouped.flops_per_token(8192, causal=False) == 3 * forward
+
+
+def test_causal_attention_at_16k_is_not_counted_twice() -> None:
+    """Counting the upper triangle, which no causal kernel computes, once gave a utilisation of 1.21."""
+    llama = network("llama2-7b")
+    flops = llama.flops_by_convention(16384)
+    attention_full = 3 * 32 * 4 * 4096 * 16384
+    triangle = 3 * 32 * 4 * 4096 * 16385 // 2
+    assert flops[FlopConvention.FULL] - flops[FlopConvention.CAUSAL] == attention_full - triangle
+
+
+def test_a_tied_head_is_computed_but_not_stored() -> None:
+    """The head's product is work whether or not its matrix is shared; the parameters are there once."""
+    tied, untied = network("llama-3m", tied=True), network("llama-3m")
+    assert tied.flops_per_token(64, causal=True) == untied.flops_per_token(64, causal=True)
+    assert untied.num_parameters() - tied.num_parameters() == 256 * 256
+
+
+@st.composite
+def any_network(draw: st.DrawFn) -> Network:
+    kv_heads = draw(st.integers(1, 4))
+    heads = kv_heads * draw(st.integers(1, 4))
+    return Network(
+        name="any",
+        layers=draw(st.integers(1, 5)),
+        embed=heads * 2 * draw(st.integers(1, 8)),
+        heads=heads,
+        kv_heads=kv_heads,
+        mlp=draw(st.integers(1, 64)),
+        vocab=draw(st.integers(1, 300)),
+        context=draw(st.integers(1, 64)),
+        norm=draw(st.sampled_from(Norm)),
+        positions=draw(st.sampled_from(Positions)),
+        activation=draw(st.sampled_from(Activation)),
+        tied=draw(st.booleans()),
+        bias=draw(st.booleans()),
+        dropout=0.0,
+    )
+
+
+@given(any_network())
+def test_tensors_have_distinct_names_and_shapes_that_follow_their_dims(any_network: Network) -> None:
+    """Two tensors of one name would overwrite each other in a checkpoint."""
+    tensors = any_network.tensors()
+    assert len({tensor.name for tensor in tensors}) == len(tensors)
+    assert all(tensor.shape == tuple(map(any_network.size_of, tensor.dims)) for tensor in tensors)
+
+
+@given(any_network())
+def test_parameters_match_a_count_by_hand(any_network: Network) -> None:
+    """The sum over tensors must be the closed formula for every combination of choices."""
+    n = any_network
+    norm_size = n.embed * (2 if n.norm is Norm.LAYERNORM else 1)
+    num_ups = 2 if n.activation is Activation.SWIGLU else 1
+    kv_size = n.kv_heads * n.embed // n.heads
+    matrices = 2 * n.embed**2 + 2 * n.embed * kv_size + (num_ups + 1) * n.embed * n.mlp
+    biases = (2 * n.embed + 2 * kv_size + num_ups * n.mlp + n.embed) if n.bias else 0
+    learned = n.context * n.embed if n.positions is Positions.LEARNED else 0
+    heads = (1 if n.tied else 2) * n.vocab * n.embed
+    assert n.num_parameters() == n.layers * (matrices + biases + 2 * norm_size) + learned + heads + norm_size
+
+
+@given(any_network(), st.integers(1, 512))
+def test_flops_are_the_sum_over_layers_and_head_and_grow(any_network: Network, sequence: int) -> None:
+    """A pipeline's stages are balanced by the parts; the parts must make up the whole."""
+    layers = [any_network.layer_forward_flops(i, sequence, causal=True) for i in range(any_network.layers)]
+    whole = any_network.flops_per_token(sequence, causal=True)
+    assert whole == 3 * (sum(layers) + any_network.head_forward_flops())
+    assert whole <= any_network.flops_per_token(sequence, causal=False)
+    assert whole < replace(any_network, layers=any_network.layers + 1).flops_per_token(sequence, causal=True)
+    assert whole < any_network.flops_per_token(sequence + 1, causal=True)
+
+
+@pytest.mark.parametrize("row", toml_table("networks.toml").items(), ids=lambda row: row[0])
+def test_every_preset_states_its_source(row: tuple[str, dict[str, object]]) -> None:
+    """A number without a source cannot be checked by anybody."""
+    assert row[1]["source"]
