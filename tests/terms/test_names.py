@@ -14,3 +14,9 @@ def test_case_does_not_matter_and_the_known_spelling_comes_back() -> None:
 def test_a_name_that_resembles_nothing_gets_no_suggestion() -> None:
     """A far-fetched suggestion is worse than the list alone."""
     assert nearest_name("zzz", ["llama2-7b", "gpt2-124m"]) is None
+    assert nearest_name("", ["llama2-7b", "gpt2-124m"]) is None
+
+
+def test_a_beginning_finds_the_first_name_that_goes_on_from_it() -> None:
+    """People say A100 where the catalog tells several apart; the letters alone are too few to be close."""
+    assert nearest_name("a100", ["H100-SXM-80GB", "A100-SXM-40GB", "A100-SXM-80GB"]) == "A100-SXM-40GB"
