@@ -1,5 +1,6 @@
 """What exists?"""
 
+from trimtab.catalog.accelerators import Accelerator, Verified, accelerator, accelerator_names
 from trimtab.catalog.errors import NetworkError, UnknownNameError
 from trimtab.catalog.networks import (
     Activation,
@@ -14,6 +15,7 @@ from trimtab.catalog.networks import (
 )
 
 __all__ = [
+    "Accelerator",
     "Activation",
     "FlopConvention",
     "Network",
@@ -23,6 +25,9 @@ __all__ = [
     "Tensor",
     "TensorKind",
     "UnknownNameError",
+    "Verified",
+    "accelerator",
+    "accelerator_names",
     "network",
     "network_names",
 ]
