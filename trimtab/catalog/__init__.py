@@ -1,7 +1,17 @@
 """What exists?"""
 
 from trimtab.catalog.accelerators import Accelerator, Verified, accelerator, accelerator_names
-from trimtab.catalog.errors import NetworkError, UnknownNameError
+from trimtab.catalog.clusters import (
+    THIS_MACHINE,
+    Cluster,
+    Level,
+    Link,
+    Machine,
+    Node,
+    cluster,
+    cluster_names,
+)
+from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
 from trimtab.catalog.networks import (
     Activation,
     FlopConvention,
@@ -15,11 +25,18 @@ from trimtab.catalog.networks import (
 )
 
 __all__ = [
+    "THIS_MACHINE",
     "Accelerator",
     "Activation",
+    "Cluster",
+    "ClusterError",
     "FlopConvention",
+    "Level",
+    "Link",
+    "Machine",
     "Network",
     "NetworkError",
+    "Node",
     "Norm",
     "Positions",
     "Tensor",
@@ -28,6 +45,8 @@ __all__ = [
     "Verified",
     "accelerator",
     "accelerator_names",
+    "cluster",
+    "cluster_names",
     "network",
     "network_names",
 ]

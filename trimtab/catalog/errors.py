@@ -23,3 +23,7 @@ class UnknownNameError(InputError):
 
 class NetworkError(InputError):
     """The fields of a network do not fit together, or one has a value of the wrong type."""
+
+
+class ClusterError(InputError):
+    """A cluster, or the machine that it is built from, lacks what it needs."""
