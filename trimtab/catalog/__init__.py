@@ -23,6 +23,7 @@ from trimtab.catalog.networks import (
     network,
     network_names,
 )
+from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
 
 __all__ = [
     "THIS_MACHINE",
@@ -39,6 +40,8 @@ __all__ = [
     "Node",
     "Norm",
     "Positions",
+    "Price",
+    "PriceKind",
     "Tensor",
     "TensorKind",
     "UnknownNameError",
@@ -49,4 +52,6 @@ __all__ = [
     "cluster_names",
     "network",
     "network_names",
+    "price_of",
+    "prices_of",
 ]
