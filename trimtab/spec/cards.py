@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
 from trimtab.terms import ComputeType, InputError, OnLoss, parse_seconds
 
@@ -86,7 +94,9 @@ class Model(Card):
 
     preset: Word | None = None
     """Name of a network of the catalog, such as gpt-3m. Default: none."""
-    module: Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), Takes("text such as package.module:Class")] | None = None
+    module: (
+        Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), Takes("text such as package.module:Class")] | None
+    ) = None
     """Import path and class of a torch module of your own, as package.module:Class. Default: none."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class named by `module`. Default: none."""
@@ -171,7 +181,9 @@ class AdamW(Card):
 
     lr: PositiveFloat = 1e-3
     """Peak learning rate, per step. Default: 1e-3."""
-    betas: Annotated[tuple[BelowOne, BelowOne], Field(strict=False), Takes("two numbers from 0 to below 1")] = (0.9, 0.95)
+    betas: Annotated[
+        tuple[BelowOne, BelowOne], Field(strict=False), Takes("two numbers from 0 to below 1")
+    ] = (0.9, 0.95)
     """Decay of the first and the second moment, per step. Default: [0.9, 0.95]."""
     eps: PositiveFloat = 1e-8
     """Added to the root of the second moment. Default: 1e-8."""

@@ -1,10 +1,10 @@
 """What is wrong with what the user wrote, all of it at once.
 
-    InputError                 (terms)
-    └── SpecError              carries every problem found, each with its place
-        ├── YamlError          the text is not the YAML that we read
-        ├── StrategyError      a statement of the strategy language is wrong
-        └── JobFileError       the job file, its base files, its overrides or their combination is wrong
+InputError                 (terms)
+└── SpecError              carries every problem found, each with its place
+    ├── YamlError          the text is not the YAML that we read
+    ├── StrategyError      a statement of the strategy language is wrong
+    └── JobFileError       the job file, its base files, its overrides or their combination is wrong
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,11 @@ def takes_only_text(path: Path) -> bool:
     field = field_at(path)
     if field is None:
         parent = field_at(path[:-1]) if path else None
-        return parent is not None and get_origin(parent.annotation) is dict and get_args(parent.annotation)[1] is str
+        return (
+            parent is not None
+            and get_origin(parent.annotation) is dict
+            and get_args(parent.annotation)[1] is str
+        )
     return set(_alternatives(field.annotation)) == {str}
 
 

@@ -10,10 +10,10 @@ Source of the rules: YAML 1.2.2, section 10.3.2 (tag resolution of the core sche
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Never, TypeAlias
+from typing import Any, Never, TypeAlias
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from trimtab.spec.errors import Place, Problem, YamlError
 from trimtab.spec.located_text import LocatedText, align
@@ -155,16 +155,15 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 class _Composer(yaml.SafeLoader):
     """PyYAML's parser up to the node tree, without its YAML 1.1 typing, and with a limit on depth."""
 
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.yaml_implicit_resolvers = {}
         self.depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs leave it out
             raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels of nesting", problem_mark=mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -181,7 +180,10 @@ def _compose(text: str, source: str) -> Node | None:
     except yaml.MarkedYAMLError as error:
         _refuse_syntax(error, text, source)
     except yaml.reader.ReaderError as error:
-        line, column = text.count("\n", 0, error.position) + 1, error.position - text.rfind("\n", 0, error.position)
+        line, column = (
+            text.count("\n", 0, error.position) + 1,
+            error.position - text.rfind("\n", 0, error.position),
+        )
         span = Span(source=source, line=line, column=column)
         message = f"the character U+{ord(text[error.position]):04X} may not stand in YAML"
         raise YamlError([Problem(span=span, message=message)], {source: text}) from None
@@ -247,7 +249,9 @@ class _TreeReader:
         is_plain = node.style is None and not self.text.startswith("!", start)
         located = None
         if not is_plain or " " in node.value or "$" in node.value:
-            header = self.text.index("\n", start) + 1 - start if node.style in ("|", ">") and node.value else 0
+            header = (
+                self.text.index("\n", start) + 1 - start if node.style in ("|", ">") and node.value else 0
+            )
             raw = self.text[start + header : end]
             located = LocatedText(
                 text=node.value,
