@@ -49,11 +49,17 @@ class OneOf(Card):
             raise ValueError(f"exactly one of {', '.join(type(self).model_fields)}")
         return self
 
+    @property
+    def name(self) -> str:
+        """The name chosen."""
+        return next(name for name, value in self if value is not None)
+
+    @property
     def chosen(self) -> Card:
         """The settings under the name chosen."""
-        (member,) = (value for _, value in self if value is not None)
-        assert isinstance(member, Card)
-        return member
+        card = getattr(self, self.name)
+        assert isinstance(card, Card)
+        return card
 
 
 def _read_duration(value: object) -> object:
@@ -213,54 +219,47 @@ class Optimizer(OneOf):
     """Stochastic gradient descent."""
 
 
-class Constant(Card):
+class Schedule(Card):
+    """A course of the learning rate, as a factor of the optimizer's `lr`."""
+
+    warmup: NaturalInt = 0
+    """Steps of linear rise from 0. Default: 0."""
+
+
+class Constant(Schedule):
     """The peak rate throughout, after the warm-up."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
 
-
-class Linear(Card):
+class Linear(Schedule):
     """A straight fall to the floor at the last step."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
     floor: Fraction = 0.1
     """Rate at the end, as a fraction of the peak. Default: 0.1."""
 
 
-class Cosine(Card):
+class Cosine(Schedule):
     """Half a cosine down to the floor at the last step."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
     floor: Fraction = 0.1
     """Rate at the end, as a fraction of the peak. Default: 0.1."""
 
 
-class StepDecay(Card):
+class StepDecay(Schedule):
     """A fall by a factor every so many steps."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
     every: PositiveInt
     """Steps between two falls. Required."""
     factor: Annotated[float, Field(gt=0, lt=1), Takes("a number between 0 and 1")] = 0.1
     """What the rate is multiplied by. Default: 0.1."""
 
 
-class InverseSqrt(Card):
+class InverseSqrt(Schedule):
     """A fall with the inverse square root of the step."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
 
-
-class Restarts(Card):
+class Restarts(Schedule):
     """Cosines one after the other, each beginning at the peak."""
 
-    warmup: NaturalInt = 0
-    """Steps of linear rise from 0. Default: 0."""
     period: PositiveInt
     """Steps of one cosine. Required."""
     floor: Fraction = 0.1
@@ -268,7 +267,7 @@ class Restarts(Card):
 
 
 class LrSchedule(OneOf):
-    """The learning rate over the steps, as a factor of the optimizer's `lr`."""
+    """The learning rate over the steps."""
 
     constant: Constant | None = None
     """The peak rate throughout. Default if no schedule is named."""
@@ -282,6 +281,13 @@ class LrSchedule(OneOf):
     """A fall with the inverse square root of the step."""
     restarts: Restarts | None = None
     """Cosines one after the other."""
+
+    @property
+    def chosen(self) -> Schedule:
+        """The settings under the name chosen."""
+        card = super().chosen
+        assert isinstance(card, Schedule)
+        return card
 
 
 class Evaluate(Card):

@@ -2,7 +2,7 @@
 
 import difflib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -29,6 +29,8 @@ def card_at(path: Path) -> type[Card] | None:
 
 def field_at(path: Path) -> FieldInfo | None:
     """The field that a path names, or None if there is none."""
+    if not path:
+        return None
     card = card_at(path[:-1])
     return keys_of(card).get(path[-1]) if card else None
 
@@ -48,17 +50,14 @@ def choices_at(path: Path) -> tuple[str, ...]:
     return tuple(_choices(field.annotation)) if field else ()
 
 
-def takes_only_text(path: Path) -> bool:
-    """Whether whatever is written under the key is text."""
+def takes_text(path: Path) -> bool:
+    """Whether whatever is written under the key may be text, and neither number nor boolean."""
     field = field_at(path)
-    if field is None:
-        parent = field_at(path[:-1]) if path else None
-        return (
-            parent is not None
-            and get_origin(parent.annotation) is dict
-            and get_args(parent.annotation)[1] is str
-        )
-    return set(_alternatives(field.annotation)) == {str}
+    if field is not None:
+        kinds = set(_alternatives(field.annotation))
+        return str in kinds and not kinds & {int, float, bool}
+    parent = field_at(path[:-1])
+    return parent is not None and get_args(parent.annotation)[1:] == (str,)
 
 
 def takes_boolean(path: Path) -> bool:
@@ -67,7 +66,7 @@ def takes_boolean(path: Path) -> bool:
     return field is not None and set(_alternatives(field.annotation)) == {bool}
 
 
-def nearest_name(word: str, names: Iterator[str] | tuple[str, ...] | list[str]) -> str | None:
+def nearest_name(word: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant, hyphens and capitals forgiven."""
     by_spelling = {name.casefold().replace("-", "_"): name for name in names}
     spelling = word.casefold().replace("-", "_").replace(" ", "_")

@@ -1,6 +1,14 @@
 """What do the formulas of the strategy language say?"""
 
-from trimtab.spec.language.meaning import Layout, Mesh, Route, check_program, resolve_layout, resolve_mesh
+from trimtab.spec.language.meaning import (
+    Layout,
+    Mesh,
+    Route,
+    check_names,
+    check_program,
+    resolve_layout,
+    resolve_mesh,
+)
 from trimtab.spec.language.parser import parse_located, parse_strategy
 from trimtab.spec.language.printer import print_program
 from trimtab.spec.language.syntax import (
@@ -24,6 +32,7 @@ __all__ = [
     "Route",
     "SplitStatement",
     "Statement",
+    "check_names",
     "check_program",
     "parse_located",
     "parse_strategy",

@@ -106,6 +106,11 @@ def check_program(program: Program, devices: int, *, devices_at: Place | None = 
     return problems or list(_sum_problems(program, _mesh(program, devices)))
 
 
+def check_names(program: Program) -> list[Problem]:
+    """Everything that is wrong with a program on any number of devices: unknown axes, dims, tables, routes."""
+    return list(_name_problems(program, _declared_sizes(program, None)))
+
+
 def _meshes(program: Program) -> list[MeshStatement]:
     return [statement for statement in program.statements if isinstance(statement, MeshStatement)]
 
@@ -118,14 +123,14 @@ def _reductions(program: Program) -> list[ReduceStatement]:
     return [statement for statement in program.statements if isinstance(statement, ReduceStatement)]
 
 
-def _declared_sizes(program: Program, devices: int) -> dict[str, int | None]:
-    """Axes and the sizes written for them; None where ``*`` cannot be told."""
+def _declared_sizes(program: Program, devices: int | None) -> dict[str, int | None]:
+    """Axes and their sizes; None where ``*`` cannot be told, or the devices are not known."""
     meshes = _meshes(program)
     if not meshes:
         return {DEFAULT_AXIS: devices}
     axes = meshes[0].axes
     others = math.prod(axis.size for axis in axes if axis.size is not None)
-    rest = devices // others if others and devices % others == 0 else None
+    rest = devices // others if devices and others and devices % others == 0 else None
     return {axis.axis.text: rest if axis.size is None else axis.size for axis in axes}
 
 

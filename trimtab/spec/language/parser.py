@@ -120,8 +120,8 @@ class _StatementParser:
         if token is not None and token.type == "$END":
             end = len(self._line)
             return self._problem(end - 1, end, f"the statement ends here; expected {expected}")
-        assert error.pos_in_stream is not None, "lark places every error but the end"
-        match = _WORD.match(self._line, error.pos_in_stream)
+        start = cast(int, error.pos_in_stream)
+        match = _WORD.match(self._line, start)
         assert match is not None, "lark skips blanks"
         word = match[0]
         if word.upper() in LATER_CLAUSES or word == "(":
