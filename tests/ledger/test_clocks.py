@@ -1,0 +1,102 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.ledger.clocks import CLOCK_FILE_BYTES, ClockFile, read_clocks
+from trimtab.ledger.errors import ClockFileError
+from trimtab.terms import Clock
+
+switches = st.lists(st.tuples(st.sampled_from(Clock), st.integers(0, 10**12)), max_size=20)
+
+
+class _KilledWriter:
+    """A buffer of int64 whose process dies after a given number of writes."""
+
+    def __init__(self, words, writes):
+        self._words = words
+        self._writes = writes
+
+    def __getitem__(self, index):
+        return self._words[index]
+
+    def __setitem__(self, index, value):
+        if self._writes == 0:
+            raise KeyboardInterrupt
+        self._writes -= 1
+        self._words[index] = value
+
+
+def test_time_goes_to_the_clock_that_runs():
+    """The simplest run: each interval stands on the clock that was on."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    clocks = ClockFile(buffer, clock=Clock.RESTART, now_ns=100)
+    assert clocks.switch(Clock.COMPUTE, 130) is Clock.RESTART
+    assert clocks.switch(Clock.COMM, 200) is Clock.COMPUTE
+    reading = read_clocks(buffer)
+    assert (reading.first_ns, reading.last_ns, reading.running) == (100, 200, Clock.COMM)
+    totals = reading.totals(until_ns=250)
+    assert {clock: ns for clock, ns in totals.items() if ns} == {
+        Clock.RESTART: 30,
+        Clock.COMPUTE: 70,
+        Clock.COMM: 50,
+    }
+
+
+@given(switches, st.integers(0, 10**12))
+def test_totals_add_up_to_the_whole_time(steps, tail):
+    """Whatever a process did, no nanosecond between its start and its end is missing or counted twice."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    now = 7
+    clocks = ClockFile(buffer, clock=Clock.UNATTRIBUTED, now_ns=now)
+    for clock, ns in steps:
+        now += ns
+        clocks.switch(clock, now)
+    assert sum(read_clocks(buffer).totals(until_ns=now + tail).values()) == now + tail - 7
+
+
+@given(st.integers(0, 6))
+def test_a_kill_between_two_writes_loses_and_doubles_nothing(writes):
+    """`kill -9` inside a switch must not break the ledger's identity."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    clocks = ClockFile(buffer, clock=Clock.COMPUTE, now_ns=0)
+    clocks._words = _KilledWriter(clocks._words, writes)
+    with suppress(KeyboardInterrupt):
+        clocks.switch(Clock.COMM, 1_000)
+        clocks.switch(Clock.INPUT_WAIT, 1_500)
+    totals = read_clocks(buffer).totals(until_ns=1_500)
+    assert sum(totals.values()) == 1_500
+    assert totals[Clock.COMPUTE] + totals[Clock.COMM] == 1_500
+    if writes >= 3:
+        assert totals[Clock.COMPUTE] == 1_000
+
+
+def test_laps_hold_the_time_since_the_lap_before():
+    """Step events carry these: together with the last, open one they are the whole file."""
+    clocks = ClockFile(bytearray(CLOCK_FILE_BYTES), clock=Clock.RESTART, now_ns=0)
+    clocks.switch(Clock.COMPUTE, 10)
+    assert clocks.lap(25) == {"restart": 10, "compute": 15}
+    clocks.switch(Clock.COMM, 30)
+    assert clocks.lap(32) == {"compute": 5, "comm": 2}
+    assert clocks.lap(32) == {}
+
+
+def test_clocks_that_never_started_read_as_none():
+    """A process that dies while it starts leaves a file of zeros."""
+    assert read_clocks(bytes(CLOCK_FILE_BYTES)) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * CLOCK_FILE_BYTES, b"x" * (CLOCK_FILE_BYTES - 1)])
+def test_what_is_no_clock_file_is_refused(data):
+    """Numbers out of a foreign file would look like a ledger."""
+    with pytest.raises(ClockFileError):
+        read_clocks(data)
+
+
+def test_a_released_buffer_can_be_resized():
+    """The process must be able to unmap its file when it ends cleanly."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    clocks = ClockFile(buffer, clock=Clock.RESTART, now_ns=0)
+    clocks.release()
+    buffer.clear()

@@ -1,0 +1,140 @@
+"""The kinds of events, what each must hold, and everything that a run wrote, as one value."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from trimtab.ledger.clocks import ClockReading
+from trimtab.ledger.errors import JournalError
+from trimtab.ledger.journal import Event
+from trimtab.terms import Clock
+
+
+class EventKind(StrEnum):
+    """What an event is about. Times are monotonic nanoseconds of the machine that the writer runs on.
+
+    A reader ignores kinds and fields that it does not know.
+    """
+
+    # Written by the agent, agent-<attempt>.jsonl.
+    RUN = "run"
+    """First in its journal: run, attempt (from 1), devices [id], price_usd_per_hour and peak_flops_per_s: one
+    number for every device, or {device id: number}, or null if not known; boot: an id of the machine's boot,
+    because times of two boots cannot be compared (default "")."""
+    ALLOCATED = "allocated"
+    """device: from now on it is paid for."""
+    RELEASED = "released"
+    """device: it is not paid for any more."""
+    SPAWNED = "spawned"
+    """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
+    HELLO = "hello"
+    """rank, incarnation: the process has reported to the agent."""
+    FAULT = "fault"
+    """rank, step, cause, t_fault_ns (the injector's time, else the last sign of life), t_declared_ns."""
+    FENCE = "fence"
+    """epoch: messages of older epochs are refused from now on."""
+    FORMED = "formed"
+    """epoch, members [rank]: the living have a process group again."""
+    ROLLBACK = "rollback"
+    """to_step: the state is that of after to_step commits; what was done since is lost. Also first in an
+    attempt that resumes from a checkpoint."""
+    RECOVERED = "recovered"
+    """step: the first step committed after a fault."""
+    EXITED = "exited"
+    """rank, incarnation, code, signal: the process was reaped."""
+    FINISHED = "finished"
+    """state (a RunState), weights_sha256 and error (each may be null): the attempt's end."""
+
+    # Written by each rank, rank-<rank>-<incarnation>.jsonl.
+    STEP = "step"
+    """step, epoch, start_ns, end_ns; clocks {clock: ns} since the rank's previous step or aborted event, the
+    first since its clocks started (``ClockFile.lap``); comm [[name, wait_ns]] of each collective that
+    completed, in order, the same name for the same collective on every rank; shares [computed], reused [kept],
+    recovered [computed for a lost peer]; tokens (computed positions), targets (those that count for the loss)
+    and flops (model FLOPs of all computed positions; no recompute)."""
+    ABORTED = "aborted"
+    """As step: an attempt at a step that was given up, and that is computed again."""
+    SHARE = "share"
+    """step, share: the gradients of one share are complete."""
+    COMMIT = "commit"
+    """By the lead rank: step, loss, grad_norm, lr, tokens, targets. Step n is the n-th update, from 1."""
+    EVALUATION = "evaluation"
+    """By the lead rank: step, loss, targets."""
+    CHECKPOINT = "checkpoint"
+    """step, state: saved, failed or skipped."""
+
+
+class Incarnation(NamedTuple):
+    """One process of a rank. A rank that is started again gets a new number, over all attempts of a run."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecords:
+    """Everything that a run wrote: what account, series and report read. Nothing in it is in any order but time."""
+
+    agents: Sequence[Sequence[Event]]
+    """The agent's journal of each attempt, oldest attempt first."""
+    ranks: Mapping[Incarnation, Sequence[Event]]
+    """The journal of each process."""
+    clocks: Mapping[Incarnation, ClockReading]
+    """The clock file of each process that started its clocks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lap:
+    """A step of one rank, or an attempt at one, as its ``step`` or ``aborted`` event tells it."""
+
+    step: int
+    epoch: int
+    start_ns: int
+    end_ns: int
+    clocks: Mapping[Clock, int]
+    waits: Sequence[tuple[str, int]]
+    """Name and ns of each completed collective."""
+    tokens: int
+    targets: int
+    flops: int
+    is_aborted: bool
+
+
+def laps_of(events: Sequence[Event]) -> list[Lap]:
+    """The laps in one process's journal, oldest first.
+
+    Raises: JournalError if a step lacks one of its times, has one below zero, or names an unknown clock.
+    """
+    kinds = (EventKind.STEP, EventKind.ABORTED)
+    return [_lap_of(event) for event in events if event.kind in kinds]
+
+
+def _lap_of(event: Event) -> Lap:
+    fields = event.fields
+    try:
+        clocks = {Clock(name): int(ns) for name, ns in fields["clocks"].items()}
+        waits = [(str(name), int(ns)) for name, ns in fields.get("comm", ())]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _malformed(event) from error
+    if min((*clocks.values(), *(ns for _, ns in waits)), default=0) < 0:
+        raise _malformed(event)
+    return Lap(
+        step=event.integer("step"),
+        epoch=event.integer("epoch"),
+        start_ns=event.integer("start_ns"),
+        end_ns=event.integer("end_ns"),
+        clocks=clocks,
+        waits=waits,
+        tokens=int(fields.get("tokens", 0)),
+        targets=int(fields.get("targets", 0)),
+        flops=int(fields.get("flops", 0)),
+        is_aborted=event.kind == EventKind.ABORTED,
+    )
+
+
+def _malformed(event: Event) -> JournalError:
+    return JournalError(
+        f"event {event.kind!r} at t_ns {event.t_ns}: clocks {event.fields.get('clocks')!r} and comm "
+        f"{event.fields.get('comm')!r} must be {{clock: ns}} and [[name, ns]], no time below zero"
+    )
