@@ -36,9 +36,7 @@ class RandomKey:
         Torch's CPU generator keeps the low 32 bits of a seed, so two given keys meet there with
         probability 2^-32.
         """
-        packed = struct.pack(
-            "<6q", self.seed, self.step, self.share, self.microbatch, self.layer, self.call
-        )
+        packed = struct.pack("<6q", self.seed, self.step, self.share, self.microbatch, self.layer, self.call)
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
 
