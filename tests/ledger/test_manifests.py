@@ -1,4 +1,6 @@
+import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +14,7 @@ from trimtab.ledger.manifests import (
     list_checkpoints,
     manifest_document,
     parse_manifest,
+    seal,
 )
 
 SHA256 = "0123456789abcdef" * 4
@@ -29,7 +32,7 @@ def _manifest(step=20, **changes):
 
 
 def _text(**changes):
-    return json.dumps(manifest_document(_manifest()) | changes)
+    return json.dumps(seal(manifest_document(_manifest()) | changes))
 
 
 def test_manifest_comes_back_as_it_was_written():
@@ -37,11 +40,25 @@ def test_manifest_comes_back_as_it_was_written():
     assert parse_manifest(_text(), "m") == _manifest()
 
 
+def test_no_flipped_bit_goes_unnoticed():
+    """A data position that is off by a power of two would train on other samples than it says.
+
+    Entries of files may change here: they do not fit their files then.
+    """
+    text = json.dumps(manifest_document(_manifest(extra={"lr": 0.25, "data": {"position": 4096}}))).encode()
+    original = parse_manifest(text.decode(), "m")
+    for position in range(len(text)):
+        for bit in range(8):
+            flipped = text[:position] + bytes([text[position] ^ (1 << bit)]) + text[position + 1 :]
+            with contextlib.suppress(CheckpointError, UnicodeDecodeError):
+                assert replace(parse_manifest(flipped.decode(), "m"), files=original.files) == original
+
+
 def test_fields_added_later_have_defaults():
     """S-CKP-18: an upgrade would refuse every older checkpoint."""
     document = manifest_document(_manifest())
     del document["written_by"]
-    assert parse_manifest(json.dumps(document), "m").written_by == ""
+    assert parse_manifest(json.dumps(seal(document)), "m").written_by == ""
 
 
 def test_newer_minor_version_with_unknown_fields_is_read():

@@ -8,6 +8,7 @@ Text and sizes come in as values: who reads the disk passes them, so that this m
 nor tensors.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -161,13 +162,15 @@ def parse_manifest(text: str, source: str) -> Manifest:
         source: The name that errors show, such as ``checkpoints/step-20/manifest.json``.
 
     Raises: UnsupportedFormatError for another major version; CheckpointError for anything that is missing,
-        of the wrong type, or names a file outside the checkpoint.
+        of the wrong type, damaged, or names a file outside the checkpoint.
     """
     document = parse_json(text, source)
     reader = _Reader(source, "the manifest", document)
     if reader.take("format", str) != FORMAT_NAME:
         raise reader.error(f"format is {document['format']!r}, expected {FORMAT_NAME!r}")
     version = _parse_version(reader)
+    if reader.take("digest", str) != seal(document)["digest"]:
+        raise reader.error("damaged: its digest does not fit what it says")
     files = tuple(_parse_file(entry) for entry in reader.take_items("files"))
     manifest = Manifest(
         step=reader.take_count("step"),
@@ -189,16 +192,29 @@ def parse_manifest(text: str, source: str) -> Manifest:
 
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON values, in the order in which they are written."""
-    return {
-        "format": FORMAT_NAME,
-        "version": "{}.{}".format(*manifest.version),
-        "written_by": manifest.written_by,
-        "step": manifest.step,
-        "files": [_as_document(entry) for entry in manifest.files],
-        "parts": [_as_document(part) for part in manifest.parts],
-        "extra": dict(manifest.extra),
-    }
+    """The manifest as JSON values, sealed, in the order in which they are written."""
+    return seal(
+        {
+            "format": FORMAT_NAME,
+            "version": "{}.{}".format(*manifest.version),
+            "written_by": manifest.written_by,
+            "step": manifest.step,
+            "files": [_as_document(entry) for entry in manifest.files],
+            "parts": [_as_document(part) for part in manifest.parts],
+            "extra": dict(manifest.extra),
+        }
+    )
+
+
+def seal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the digest that makes a flipped bit in it show.
+
+    The files' own entries are left out: who writes them fills them in last, and each is checked against its
+    file anyway. Fields that this version does not know are covered too.
+    """
+    covered = {name: value for name, value in document.items() if name not in ("files", "digest")}
+    text = json.dumps(covered, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return {**document, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def list_checkpoints(

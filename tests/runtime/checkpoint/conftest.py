@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from trimtab.ledger.manifests import FileEntry, Manifest, manifest_document
+from trimtab.ledger.manifests import FileEntry, Manifest, manifest_document, seal
 from trimtab.runtime.checkpoint.staging import Layout
 
 SHAPES = {"embedding.weight": (5, 4), "layers.0.mlp.up.weight": (3, 4), "layers.0.mlp.up.bias": (3,)}
@@ -50,7 +50,7 @@ class Kit:
             extra=extra or {},
             written_by="t",
         )
-        (folder / "manifest.json").write_text(json.dumps(manifest_document(manifest) | changes))
+        (folder / "manifest.json").write_text(json.dumps(seal(manifest_document(manifest) | changes)))
         return folder
 
     def entries(self, contents):
@@ -67,7 +67,7 @@ class Kit:
             if entry["name"] == name:
                 entry["size_bytes"] = len(body)
                 entry["sha256"] = hashlib.sha256(body).hexdigest()
-        (folder / "manifest.json").write_text(json.dumps(document))
+        (folder / "manifest.json").write_text(json.dumps(seal(document)))
 
     def flip_bit(self, path, position):
         """Change one bit of a file in place; ``position`` is a fraction of its length."""

@@ -5,7 +5,7 @@ import os
 import pytest
 import safetensors.torch
 
-from trimtab.ledger.manifests import CheckpointError, UnsupportedFormatError
+from trimtab.ledger.manifests import CheckpointError, UnsupportedFormatError, seal
 from trimtab.runtime.checkpoint.errors import UnsafePathError
 from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
@@ -89,10 +89,7 @@ def test_verify_names_the_file_with_a_flipped_bit(kit, tmp_path, name, position)
     """One bit of a weight is the sign of an exponent: the run would go on with garbage."""
     folder = kit.write(tmp_path, 20, kit.state(), extra={"seed": 7})
     kit.flip_bit(folder / name, position)
-    problems = verify_checkpoint(folder)
-    # a flip in the manifest's text can change what it says of another file: then that one does not fit
-    assert problems
-    assert name == "manifest.json" or [p.file for p in problems] == [f"step-20/{name}"]
+    assert [problem.file for problem in verify_checkpoint(folder)] == [f"step-20/{name}"]
 
 
 def test_verify_names_every_file_that_is_not_whole(kit, tmp_path):
@@ -152,7 +149,7 @@ def test_part_that_was_never_saved_is_a_problem(kit, tmp_path):
     folder = kit.write(tmp_path, 20, kit.state())
     document = json.loads((folder / "manifest.json").read_text())
     del document["parts"][2]
-    (folder / "manifest.json").write_text(json.dumps(document))
+    (folder / "manifest.json").write_text(json.dumps(seal(document)))
     assert "part 'exp_avg_sq' is not in the manifest" in str(verify_checkpoint(folder)[0])
 
 
