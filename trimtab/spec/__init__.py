@@ -31,6 +31,7 @@ from trimtab.spec.cards import (
     TrainedTokenizer,
 )
 from trimtab.spec.errors import JobFileError, Place, Problem, SpecError, StrategyError, YamlError
+from trimtab.spec.injections import IN_WRITER, NO_TIMER, FaultKind, Injection, parse_injections
 from trimtab.spec.job_files import LoadedJob, load_job
 from trimtab.spec.language import (
     Layout,
@@ -45,6 +46,8 @@ from trimtab.spec.language import (
 from trimtab.spec.schema import job_schema
 
 __all__ = [
+    "IN_WRITER",
+    "NO_TIMER",
     "AdamW",
     "Bpe",
     "Checkpoint",
@@ -55,7 +58,9 @@ __all__ = [
     "Engine",
     "Environment",
     "Evaluate",
+    "FaultKind",
     "FaultTolerance",
+    "Injection",
     "InverseSqrt",
     "Job",
     "JobFileError",
@@ -86,6 +91,7 @@ __all__ = [
     "YamlError",
     "job_schema",
     "load_job",
+    "parse_injections",
     "parse_strategy",
     "print_program",
     "resolve_layout",
