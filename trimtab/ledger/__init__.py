@@ -2,6 +2,7 @@
 
 from trimtab.ledger.accounts import ENTRIES, Account, DeviceTime, Entry, Label, account, layer_of
 from trimtab.ledger.clocks import CLOCK_FILE_BYTES, ClockFile, ClockReading, read_clocks
+from trimtab.ledger.digests import weights_digest
 from trimtab.ledger.errors import AccountError, ClockFileError, JournalError
 from trimtab.ledger.events import EventKind, Incarnation, RunRecords
 from trimtab.ledger.journal import Event, Journal, encode_event, read_events, read_journal
@@ -29,4 +30,5 @@ __all__ = [
     "read_clocks",
     "read_events",
     "read_journal",
+    "weights_digest",
 ]
