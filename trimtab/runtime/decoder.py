@@ -133,8 +133,8 @@ class Layer(nn.Module):
     def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
         """The residual stream after this layer."""
         x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), rotation))
-        x_BTD = x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
-        return x_BTD
+        y_BTD: Tensor = x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
+        return y_BTD
 
 
 class Attention(nn.Module):
