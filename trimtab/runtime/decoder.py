@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.catalog import Activation, Network, Norm, Positions
+from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
 
 IGNORED_TARGET = -100
@@ -86,7 +87,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(network, layer, keyed) for layer in range(network.layers))
         self.final_norm = _norm(network)
         if not network.tied:
-            self.head = _Linear(network.embed, network.vocab, bias=False)
+            self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
 
     def initialize(self, seed: int) -> None:
@@ -109,8 +110,7 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x_BTD = layer(x_BTD, rotation)
         head: nn.Linear | nn.Embedding = self.embedding if self.network.tied else self.head
-        logits_BTV: Tensor = functional.linear(self.final_norm(x_BTD), head.weight)
-        return logits_BTV
+        return linear(self.final_norm(x_BTD), head.weight)
 
     def _rotation(self, device: torch.device) -> Tensor:
         # Always for the whole context: an entry must not depend on the length of the first sample seen.
@@ -145,10 +145,10 @@ class Attention(nn.Module):
         self._head_size = network.head_size
         self._is_grouped = network.kv_heads != network.heads
         kv_size = network.kv_heads * network.head_size
-        self.wq = _Linear(network.embed, network.embed, bias=network.bias)
-        self.wk = _Linear(network.embed, kv_size, bias=network.bias)
-        self.wv = _Linear(network.embed, kv_size, bias=network.bias)
-        self.wo = _Linear(network.embed, network.embed, bias=network.bias)
+        self.wq = Linear(network.embed, network.embed, bias=network.bias)
+        self.wk = Linear(network.embed, kv_size, bias=network.bias)
+        self.wv = Linear(network.embed, kv_size, bias=network.bias)
+        self.wo = Linear(network.embed, network.embed, bias=network.bias)
 
     def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
         """What attention adds to the residual stream."""
@@ -173,8 +173,8 @@ class GeluMlp(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.up = _Linear(network.embed, network.mlp, bias=network.bias)
-        self.down = _Linear(network.mlp, network.embed, bias=network.bias)
+        self.up = Linear(network.embed, network.mlp, bias=network.bias)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """What the MLP adds to the residual stream."""
@@ -187,9 +187,9 @@ class SwigluMlp(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.up = _Linear(network.embed, network.mlp, bias=network.bias)
-        self.gate = _Linear(network.embed, network.mlp, bias=network.bias)
-        self.down = _Linear(network.mlp, network.embed, bias=network.bias)
+        self.up = Linear(network.embed, network.mlp, bias=network.bias)
+        self.gate = Linear(network.embed, network.mlp, bias=network.bias)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """What the MLP adds to the residual stream."""
@@ -218,15 +218,8 @@ def _norm(network: Network) -> nn.Module:
     return norm(network.embed, eps=network.norm_eps)
 
 
-class _Linear(nn.Linear):
-    """Without torch's own initial values, which would be drawn only to be overwritten."""
-
-    def reset_parameters(self) -> None:
-        pass
-
-
 class _Embedding(nn.Embedding):
-    """Without torch's own initial values, as ``_Linear``."""
+    """Without torch's own initial values, as ``Linear``."""
 
     def reset_parameters(self) -> None:
         pass
