@@ -143,7 +143,6 @@ class Attention(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self._head_size = network.head_size
-        self._is_grouped = network.kv_heads != network.heads
         kv_size = network.kv_heads * network.head_size
         self.wq = Linear(network.embed, network.embed, bias=network.bias)
         self.wk = Linear(network.embed, kv_size, bias=network.bias)
@@ -157,15 +156,32 @@ class Attention(nn.Module):
         v_BTKE = self.wv(x_BTD).unflatten(-1, (-1, self._head_size))
         if rotation is not None:
             q_BTHE, k_BTKE = rotate(q_BTHE, rotation), rotate(k_BTKE, rotation)
-        y_BHTE = functional.scaled_dot_product_attention(
-            q_BTHE.transpose(1, 2),
-            k_BTKE.transpose(1, 2),
-            v_BTKE.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=self._is_grouped,
-        )
+        y_BHTE = _attend(q_BTHE.transpose(1, 2), k_BTKE.transpose(1, 2), v_BTKE.transpose(1, 2))
         y: Tensor = self.wo(y_BHTE.transpose(1, 2).flatten(2))
         return y
+
+
+def _attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
+    """Causal attention, scaled by 1 / sqrt(E)."""
+    is_grouped = q_BHTE.shape[1] != k_BKTE.shape[1]
+    if not _is_faster_in_fp32(q_BHTE):
+        return functional.scaled_dot_product_attention(
+            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=is_grouped
+        )
+    with torch.autocast("cpu", enabled=False):
+        return functional.scaled_dot_product_attention(
+            q_BHTE.float(), k_BKTE.float(), v_BKTE.float(), is_causal=True, enable_gqa=is_grouped
+        )
+
+
+def _is_faster_in_fp32(q_BHTE: Tensor) -> bool:
+    """Whether bf16 attention had better run in fp32: on a CPU, in short samples.
+
+    Forward and backward with torch 2.13 on one core of an AMD EPYC (family 26), fp32 against bf16: 16 and
+    28 ms at B 8, T 128, H 8, E 32; 107 and 199 ms at B 4, T 512, H 8, E 64; 300 and 232 ms at B 1, T 1024,
+    H 12, E 64.
+    """
+    return q_BHTE.device.type == "cpu" and q_BHTE.dtype is torch.bfloat16 and q_BHTE.shape[2] <= 512
 
 
 class GeluMlp(nn.Module):
