@@ -103,7 +103,7 @@ class UserModel:
         self.module = module
         self._compute = compute
         self._name = name
-        self._takes_targets = _num_positional(module.forward, name) == 2
+        self._takes_targets = _takes_targets(module.forward, name)
 
     def loss_sum(self, tokens_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
         """See Model."""
@@ -210,29 +210,21 @@ def _built_from(
         return model_class(**arguments)
 
 
-def _num_positional(forward: Callable[..., Any], name: str) -> int:
-    """2 if ``forward`` takes tokens and targets, 1 if it takes tokens alone."""
+def _takes_targets(forward: Callable[..., Any], name: str) -> bool:
+    """Whether ``forward`` wants targets: it names them, or it cannot do with tokens alone."""
     signature = inspect.signature(forward)
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind in positional and parameter.default is inspect.Parameter.empty
-    ]
-    takes_targets = "targets" in signature.parameters
-    num_arguments = 2 if takes_targets else max(1, len(required))
+    takes_targets = "targets" in signature.parameters or not _takes(signature, 1)
+    if not _takes(signature, 2 if takes_targets else 1):
+        raise InputError(f"{name}: forward takes {signature}; it must take (tokens) or (tokens, targets)")
+    return takes_targets
+
+
+def _takes(signature: inspect.Signature, num_arguments: int) -> bool:
     try:
         signature.bind(*range(num_arguments))
-    except TypeError as error:
-        num_arguments = 0
-        cause = error
-    else:
-        cause = None
-    if num_arguments in (1, 2):
-        return num_arguments
-    raise InputError(
-        f"{name}: forward{signature} cannot be called; it must take (tokens) or (tokens, targets)"
-    ) from cause
+    except TypeError:
+        return False
+    return True
 
 
 def _is_loss_and_count(returned: object) -> bool:
