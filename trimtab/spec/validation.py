@@ -111,11 +111,11 @@ def _plain(value: YamlValue, path: Path) -> Any:  # a value of YAML: text, numbe
 
 
 def _typed_by_field(scalar: ScalarValue, path: Path) -> YamlScalar:
+    if scalar.value is None:
+        return None
     if takes_boolean(path):
         return LOOSE_BOOLEANS.get(scalar.text, scalar.text)
-    if takes_text(path) and scalar.value is not None:
-        return scalar.text
-    return scalar.value
+    return scalar.text if takes_text(path) else scalar.value
 
 
 def _problems(tree: MappingValue, errors: Sequence[ErrorDetails]) -> Iterator[Problem]:
@@ -131,7 +131,7 @@ def _problems(tree: MappingValue, errors: Sequence[ErrorDetails]) -> Iterator[Pr
     }
     for place, error in seen.items():
         is_explained = any(len(other) > len(place) and other[: len(place)] == place for other in places)
-        if place in meant or (is_explained and not _is_missing_key(error)):
+        if place in meant if _is_missing_key(error) else is_explained:
             continue
         if error["type"] == "extra_forbidden":
             yield _unknown_key(tree, _names(place))
