@@ -36,6 +36,7 @@ class Card(BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
+        ser_json_inf_nan="constants",
         use_attribute_docstrings=True,
     )
 
@@ -376,6 +377,8 @@ class Orchestration(Card):
 
 
 def _read_parallelism(value: object) -> object:
+    if isinstance(value, dict):
+        raise ValueError("formulas are text")
     return {"text": value} if isinstance(value, str) else value
 
 

@@ -147,9 +147,8 @@ def _microbatch(job: Job) -> Iterator[Contradiction]:
     if batch % parts or batch < parts or (batch // parts) % size == 0:
         return
     samples = batch // parts
-    message = (
-        f"train.microbatch is {size}; a batch of {batch} in {parts} parts gives {samples} samples to cut"
-    )
+    part = "device" if shares == "off" else "share"
+    message = f"train.microbatch is {size}, which does not divide the {samples} samples of one {part}"
     hint = f"Nearest microbatches: {_nearest(size, divisors(samples))}."
     yield Contradiction(message=message, paths=(MICROBATCH, BATCH, cut), hint=hint)
 

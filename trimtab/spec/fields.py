@@ -66,13 +66,16 @@ def takes_boolean(path: Path) -> bool:
     return field is not None and set(_alternatives(field.annotation)) == {bool}
 
 
-def nearest_name(word: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, hyphens and capitals forgiven."""
+def nearest_name(word: str, names: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The name that was probably meant, hyphens and capitals forgiven.
+
+    `cutoff` is the least share of letters in common, by `difflib`; a half lets a slip in ``lr`` find it.
+    """
     by_spelling = {name.casefold().replace("-", "_"): name for name in names}
     spelling = word.casefold().replace("-", "_").replace(" ", "_")
     if spelling in by_spelling:
         return by_spelling[spelling]
-    close = difflib.get_close_matches(spelling, list(by_spelling), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(spelling, list(by_spelling), n=1, cutoff=cutoff)
     return by_spelling[close[0]] if close else None
 
 

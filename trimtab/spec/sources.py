@@ -138,6 +138,10 @@ class SourceReader:
                 hint="For example --set train.steps=100",
             )
             raise YamlError([problem], self.documents)
+        if keys[0] == EXTENDS:
+            span = Span(source=source, line=1, column=1, length=len(dotted))
+            problem = Problem(span=span, message="extends stands in a file; an override cannot bring one in")
+            raise YamlError([problem], self.documents)
         start = len(dotted) + 1
         if value.strip():
             # Blanks in place of the key keep every column of the value where the user wrote it.

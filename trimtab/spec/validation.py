@@ -37,6 +37,28 @@ LOOSE_BOOLEANS = {
 """Spellings of a boolean in ``--set`` and in environment variables; a file takes true and false only."""
 
 
+FOREIGN_KEYS = {
+    "learning_rate": "lr",
+    "batch_size": "batch",
+    "global_batch_size": "batch",
+    "micro_batch_size": "microbatch",
+    "max_steps": "steps",
+    "num_steps": "steps",
+    "num_epochs": "epochs",
+    "sequence_length": "sequence",
+    "seq_len": "sequence",
+    "warmup_steps": "warmup",
+    "scheduler": "lr_schedule",
+    "max_grad_norm": "clip",
+    "gradient_clipping": "clip",
+    "precision": "compute",
+    "dtype": "compute",
+    "world_size": "devices",
+    "gpus": "devices",
+}
+"""What other systems call our keys."""
+
+
 def validate(tree: MappingValue) -> Job | list[Problem]:
     """The job that a tree of values states, or everything that is wrong with it, in the order of the text."""
     try:
@@ -75,7 +97,7 @@ def nearest_span(tree: MappingValue, path: Sequence[str]) -> Span:
 def _child(value: YamlValue, key: str | int) -> YamlValue | None:
     if isinstance(value, MappingValue) and key in value.entries:
         return value.entries[str(key)].value
-    if isinstance(value, ListValue) and isinstance(key, int):
+    if isinstance(value, ListValue) and isinstance(key, int) and key < len(value.items):
         return value.items[key]
     return None
 
@@ -89,11 +111,11 @@ def _plain(value: YamlValue, path: Path) -> Any:  # a value of YAML: text, numbe
 
 
 def _typed_by_field(scalar: ScalarValue, path: Path) -> YamlScalar:
+    if scalar.value is None:
+        return None
     if takes_boolean(path):
         return LOOSE_BOOLEANS.get(scalar.text, scalar.text)
-    if takes_text(path) and scalar.value is not None:
-        return scalar.text
-    return scalar.value
+    return scalar.text if takes_text(path) else scalar.value
 
 
 def _problems(tree: MappingValue, errors: Sequence[ErrorDetails]) -> Iterator[Problem]:
@@ -109,14 +131,19 @@ def _problems(tree: MappingValue, errors: Sequence[ErrorDetails]) -> Iterator[Pr
     }
     for place, error in seen.items():
         is_explained = any(len(other) > len(place) and other[: len(place)] == place for other in places)
-        if place in meant or (is_explained and error["type"] != "missing"):
+        if place in meant if _is_missing_key(error) else is_explained:
             continue
         if error["type"] == "extra_forbidden":
             yield _unknown_key(tree, _names(place))
-        elif error["type"] == "missing":
+        elif _is_missing_key(error):
             yield _missing_key(tree, _names(place))
         else:
             yield _wrong_value(tree, place)
+
+
+def _is_missing_key(error: ErrorDetails) -> bool:
+    """Whether a key is missing, rather than an element of a list."""
+    return error["type"] == "missing" and isinstance(error["loc"][-1], str)
 
 
 def _written_path(tree: MappingValue, error: ErrorDetails) -> tuple[str | int, ...]:
@@ -125,15 +152,11 @@ def _written_path(tree: MappingValue, error: ErrorDetails) -> tuple[str | int, .
     for part in error["loc"]:
         if value_at(tree, (*path, part)) is not None:
             path = (*path, part)
-    return (*path, error["loc"][-1]) if error["type"] == "missing" else path
+    return (*path, error["loc"][-1]) if _is_missing_key(error) else path
 
 
 def _names(place: Sequence[str | int]) -> Path:
     return tuple(part for part in place if isinstance(part, str))
-
-
-def _meant_key(path: Path) -> str | None:
-    return nearest_name(path[-1], _valid_keys(path[:-1]))
 
 
 def _valid_keys(parent: Path) -> list[str]:
@@ -142,23 +165,36 @@ def _valid_keys(parent: Path) -> list[str]:
     return [*keys_of(card), *([EXTENDS] if not parent else [])]
 
 
+def _meant_key(path: Path) -> str | None:
+    """The key of the same section that was probably meant."""
+    valid = _valid_keys(path[:-1])
+    translated = FOREIGN_KEYS.get(nearest_name(path[-1], FOREIGN_KEYS, cutoff=0.85) or "")
+    return translated if translated in valid else nearest_name(path[-1], valid)
+
+
+def _sections_of(path: Path) -> tuple[str, list[str]]:
+    """The key as it is spelt in other sections, and those sections."""
+    key = path[-1].replace("-", "_")
+    if not paths_ending_in(key):
+        key = FOREIGN_KEYS.get(nearest_name(key, FOREIGN_KEYS, cutoff=0.85) or "", key)
+    others = [found[:-1] for found in paths_ending_in(key) if found[:-1] != path[:-1]]
+    return key, [".".join(section) or "the top level" for section in others]
+
+
 def _unknown_key(tree: MappingValue, path: Path) -> Problem:
     parent, key = path[:-1], path[-1]
     span = key_span_at(tree, path)
     assert span is not None, "a key that is not written cannot be unknown"
     section = ".".join(parent) or "the job file"
-    meant, elsewhere = _meant_key(path), _sections_of(key)
+    meant = _meant_key(path)
+    there, sections = _sections_of(path)
     advice = [f"Did you mean {meant!r}?"] if meant else []
-    if elsewhere:
-        advice.append(f"{key.replace('-', '_')!r} belongs in {' or '.join(elsewhere)}.")
+    if sections:
+        advice.append(f"{there!r} belongs in {' or '.join(sections)}.")
     if not advice:
         advice.append(f"Keys of {section}: {', '.join(_valid_keys(parent))}.")
     message = f"unknown key {key!r} in {section}"
     return Problem(span=span, message=message, hint="  ".join(advice), path=".".join(path))
-
-
-def _sections_of(key: str) -> list[str]:
-    return [".".join(path[:-1]) or "the top level" for path in paths_ending_in(key.replace("-", "_"))]
 
 
 def _missing_key(tree: MappingValue, path: Path) -> Problem:
@@ -206,7 +242,7 @@ def _advice(value: YamlValue, path: Path) -> str:
         return (
             f"Spellings: {', '.join(LOOSE_BOOLEANS)}." if is_loose else "Write true or false, without quotes."
         )
-    if takes_text(path) and value.is_plain and value.text:
+    if takes_text(path) and not isinstance(value.value, str) and value.text:
         return f'Put quotes around text that looks like something else: "{value.text}".'
     if not value.is_plain and not isinstance(resolve_scalar(value.text), str):
         return "Remove the quotes."

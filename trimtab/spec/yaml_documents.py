@@ -192,14 +192,22 @@ def _compose(text: str, source: str) -> Node | None:
 def _refuse_syntax(error: yaml.MarkedYAMLError, text: str, source: str) -> Never:
     mark, said = error.problem_mark, error.problem or "this is not YAML"
     assert mark is not None, "PyYAML marks every error of its scanner, parser and composer"
-    if "end of stream" in said or "<stream end>" in said:
-        mark = error.context_mark or mark
+    opened = (
+        error.context_mark if "flow" in (error.context or "") or "quoted" in (error.context or "") else None
+    )
+    if opened and ("end of stream" in said or "<stream end>" in said):
+        mark, opened = opened, None
     hint = 'Inside {…} or […] write "${NAME}" with its quotes.' if "${" in _line(text, mark.line) else ""
     for fragment, sentence, advice in _PLAINER:
         if fragment in said:
             said, hint = sentence, advice
-    span = Span(source=source, line=mark.line + 1, column=mark.column + 1)
-    raise YamlError([Problem(span=span, message=said, hint=hint)], {source: text}) from None
+    others = (Place(span=_point(source, opened), note="it was opened here"),) if opened else ()
+    problem = Problem(span=_point(source, mark), message=said, hint=hint, others=others)
+    raise YamlError([problem], {source: text}) from None
+
+
+def _point(source: str, mark: yaml.Mark) -> Span:
+    return Span(source=source, line=mark.line + 1, column=mark.column + 1)
 
 
 _PLAINER = (
