@@ -79,7 +79,13 @@ def trimtab(workplace: Path) -> Iterator[Trimtab]:
     def run(*arguments: str, timeout: float = 90.0, check: int | None = 0) -> Ran:
         command = [sys.executable, "-m", "trimtab", *arguments]
         ended = subprocess.run(
-            command, cwd=workplace, capture_output=True, text=True, timeout=timeout, env=dict(os.environ), check=False
+            command,
+            cwd=workplace,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=dict(os.environ),
+            check=False,
         )
         ran = Ran(code=ended.returncode, stdout=ended.stdout, stderr=ended.stderr, cwd=workplace)
         assert check is None or ran.code == check, f"{command} gave {ran.code}\n{ran.stderr[-3000:]}"

@@ -1,5 +1,8 @@
 """What the ledger's tests share: a run whose records are written by hand."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -110,3 +113,81 @@ def book():
 def new_book():
     """Makes run books, for tests that need several or other settings."""
     return RunBook
+
+
+@pytest.fixture
+def matches_golden():
+    """Compares a text with a file of tests/golden/ledger; TRIMTAB_REGENERATE=1 writes the file instead."""
+
+    def check(name, text):
+        path = Path(__file__).parents[1] / "golden" / "ledger" / name
+        if os.environ.get("TRIMTAB_REGENERATE") == "1":
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
+
+
+@pytest.fixture
+def eventful(new_book):
+    """A run of 6 steps on three devices: a loader that is late, a rank that is killed, a crash, a resume."""
+    return eventful_run(
+        new_book(price_usd_per_hour={"d0": 1200.0, "d1": 1200.0, "d2": 600.0}, peak_flops_per_s=1e9)
+    )
+
+
+def eventful_run(book):
+    ranks = [0, 1, 2]
+    book.attempt(["d0", "d1", "d2"])
+    for rank in ranks:
+        book.say("allocated", device=f"d{rank}")
+        book.now += 20 * MS
+        book.spawn(rank)
+    book.now += 200 * MS
+    for rank in ranks:
+        book.start(rank)
+    book.now += 400 * MS
+    for step in (1, 2, 3):
+        train(book, ranks, step)
+    book.spend(ranks, Clock.CHECKPOINT_STALL, 30 * MS)
+    book.spend(ranks, Clock.COMPUTE, 40 * MS)
+    killed_ns = book.now
+    book.spend([0, 1], Clock.COMM, 100 * MS)
+    book.exit(2, code=None, signal=9)
+    book.fault(2, 4, fault_ns=killed_ns)
+    book.spend([0, 1], Clock.RESTART, 50 * MS)
+    book.say("formed", epoch=1, members=[0, 1])
+    train(book, [0, 1], 4, epoch=1)
+    train(book, [0, 1], 5, epoch=1)
+    book.now += 70 * MS
+    book.exit(0, code=1)
+    book.exit(1, code=1)
+    book.fault(0, 6, fault_ns=book.now - 20 * MS, cause="out of memory")
+    book.say("finished", state="failed", weights_sha256=None, error="rank 0: out of memory")
+    for rank in ranks:
+        book.say("released", device=f"d{rank}")
+    book.now += 5000 * MS
+    book.begin([0, 1])
+    book.say("rollback", to_step=3)
+    for step in (4, 5, 6):
+        train(book, [0, 1], step)
+    book.spend([0, 1], Clock.EVALUATION, 60 * MS)
+    book.tell(0, "evaluation", step=6, loss=1.25, targets=1024)
+    book.end([0, 1], weights_sha256="ab" * 32)
+    return book
+
+
+def train(book, ranks, step, *, epoch=0):
+    """A step in which the loader of the last rank is 20 ms late."""
+    book.spend(ranks, Clock.INPUT_WAIT, 2 * MS)
+    book.spend(ranks[:-1], Clock.COMPUTE, 20 * MS)
+    book.spend([ranks[-1]], Clock.COMPUTE, 60 * MS)
+    book.spend(ranks[:-1], Clock.COMM, 20 * MS)
+    book.spend(ranks, Clock.COMM, 8 * MS)
+    for rank in ranks:
+        wait_ns = (8 if rank == ranks[-1] else 28) * MS
+        book.step(rank, step, epoch=epoch, comm=[["grads", wait_ns]], flops=30 * MS, tokens=512, targets=384)
+    book.tell(0, "commit", step=step, loss=2.0 - step / 10, grad_norm=0.5, lr=1e-3, tokens=512, targets=384)
+
+
+MS = 10**6

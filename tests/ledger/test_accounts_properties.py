@@ -1,5 +1,6 @@
 """Random runs: crashes in every state, devices that join and leave, agents that die, orphans that work on."""
 
+import json
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from trimtab.ledger.accounts import ENTRIES, Label, account
 from trimtab.ledger.journal import Event
+from trimtab.ledger.rendering import render_report
+from trimtab.ledger.report import run_report
 from trimtab.terms import Clock, Layer, LedgerClass
 
 RANKS = range(3)
@@ -179,3 +182,12 @@ def test_a_journal_that_lost_its_end_still_gives_an_account(new_book, story, cut
     _, records = live(new_book(peak_flops_per_s=1e9), story)
     ranks = {key: journal[: cut % (len(journal) + 1)] for key, journal in records.ranks.items()}
     assert account(replace(records, ranks=ranks)).allocated_ns == account(records).allocated_ns
+
+
+@given(story=deeds)
+def test_every_run_has_a_report(new_book, story):
+    """However a run ended, its report is strict JSON and readable text."""
+    _, records = live(new_book(price_usd_per_hour=2.0), story)
+    report = run_report(records, directory="r")
+    json.dumps(report.document(), allow_nan=False)
+    assert "all device time" in render_report(report)

@@ -1,3 +1,6 @@
+import signal
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -100,3 +103,23 @@ def test_a_released_buffer_can_be_resized():
     clocks = ClockFile(buffer, clock=Clock.RESTART, now_ns=0)
     clocks.release()
     buffer.clear()
+
+
+@pytest.mark.process
+def test_a_killed_process_leaves_its_clocks(tmp_path):
+    """The promise itself: `kill -9` in mid-interval, and the file tells where the time went."""
+    path = tmp_path / "rank-0-0.clock"
+    path.write_bytes(bytes(CLOCK_FILE_BYTES))
+    script = """
+import mmap, os, signal, sys
+from trimtab.ledger import ClockFile
+from trimtab.terms import Clock
+with open(sys.argv[1], "r+b") as file:
+    clocks = ClockFile(mmap.mmap(file.fileno(), 0), clock=Clock.RESTART, now_ns=100)
+clocks.switch(Clock.COMPUTE, 150)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", script, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    totals = read_clocks(path.read_bytes()).totals(until_ns=180)
+    assert (totals[Clock.RESTART], totals[Clock.COMPUTE]) == (50, 30)

@@ -1,13 +1,20 @@
 """What happened, and what did it cost?"""
 
 from trimtab.ledger.accounts import ENTRIES, Account, DeviceTime, Entry, Label, account, layer_of
+from trimtab.ledger.advice import ADVICE, biggest_leak
 from trimtab.ledger.clocks import CLOCK_FILE_BYTES, ClockFile, ClockReading, read_clocks
+from trimtab.ledger.comparison import Comparison, EntryPair, Outcome, Setting, compare, flat_settings
 from trimtab.ledger.digests import weights_digest
 from trimtab.ledger.errors import AccountError, ClockFileError, JournalError
 from trimtab.ledger.events import EventKind, Incarnation, RunRecords
 from trimtab.ledger.journal import Event, Journal, encode_event, read_events, read_journal
+from trimtab.ledger.recoveries import Recovery, recoveries_of
+from trimtab.ledger.rendering import render_comparison, render_report
+from trimtab.ledger.report import RunReport, run_report
+from trimtab.ledger.series import Metric, Point, all_points, default_series
 
 __all__ = [
+    "ADVICE",
     "CLOCK_FILE_BYTES",
     "ENTRIES",
     "Account",
@@ -15,20 +22,37 @@ __all__ = [
     "ClockFile",
     "ClockFileError",
     "ClockReading",
+    "Comparison",
     "DeviceTime",
     "Entry",
+    "EntryPair",
     "Event",
     "EventKind",
     "Incarnation",
     "Journal",
     "JournalError",
     "Label",
+    "Metric",
+    "Outcome",
+    "Point",
+    "Recovery",
     "RunRecords",
+    "RunReport",
+    "Setting",
     "account",
+    "all_points",
+    "biggest_leak",
+    "compare",
+    "default_series",
     "encode_event",
+    "flat_settings",
     "layer_of",
     "read_clocks",
     "read_events",
     "read_journal",
+    "recoveries_of",
+    "render_comparison",
+    "render_report",
+    "run_report",
     "weights_digest",
 ]

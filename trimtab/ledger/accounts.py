@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import groupby
 from math import fsum
 
 from trimtab.ledger.events import EventKind, Incarnation, Lap, RunRecords, laps_of
@@ -130,13 +130,15 @@ def account(records: RunRecords) -> Account:
         JournalError: an event lacks what its kind must have.
     """
     laps = {incarnation: laps_of(journal) for incarnation, journal in records.ranks.items()}
-    shortest = shortest_waits(chain.from_iterable(laps.values()))
     rollbacks = list(_rollbacks(records))
-    return Account(
-        devices=[
-            _device_time(hold, laps, shortest=shortest, rollbacks=rollbacks) for hold in holds_of(records)
-        ]
-    )
+    devices = []
+    for _, group in groupby(holds_of(records), key=lambda hold: hold.attempt):
+        holds = list(group)
+        shortest = shortest_waits(
+            lap for hold in holds for life in hold.lives for lap in laps.get(life.incarnation, ())
+        )
+        devices += [_device_time(hold, laps, shortest=shortest, rollbacks=rollbacks) for hold in holds]
+    return Account(devices=devices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """The kinds of events, what each must hold, and everything that a run wrote, as one value."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -99,6 +100,8 @@ class Lap:
     targets: int
     flops: int
     is_aborted: bool
+    repeat: int
+    """How often the process had done this step in this epoch before: a rollback does steps again."""
 
 
 def laps_of(events: Sequence[Event]) -> list[Lap]:
@@ -106,11 +109,17 @@ def laps_of(events: Sequence[Event]) -> list[Lap]:
 
     Raises: JournalError if a step lacks one of its times, has one below zero, or names an unknown clock.
     """
-    kinds = (EventKind.STEP, EventKind.ABORTED)
-    return [_lap_of(event) for event in events if event.kind in kinds]
+    laps = []
+    done = Counter[tuple[int, int]]()
+    for event in events:
+        if event.kind in (EventKind.STEP, EventKind.ABORTED):
+            step = event.integer("step"), event.integer("epoch")
+            laps.append(_lap_of(event, repeat=done[step]))
+            done[step] += 1
+    return laps
 
 
-def _lap_of(event: Event) -> Lap:
+def _lap_of(event: Event, *, repeat: int) -> Lap:
     fields = event.fields
     try:
         clocks = {Clock(name): int(ns) for name, ns in fields["clocks"].items()}
@@ -130,6 +139,7 @@ def _lap_of(event: Event) -> Lap:
         targets=int(fields.get("targets", 0)),
         flops=int(fields.get("flops", 0)),
         is_aborted=event.kind == EventKind.ABORTED,
+        repeat=repeat,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from trimtab.ledger.events import Lap
 from trimtab.terms import Clock, LedgerClass
@@ -10,15 +9,9 @@ from trimtab.terms import Clock, LedgerClass
 _SAME_NAME = {clock: LedgerClass(clock.value) for clock in Clock if clock not in (Clock.COMPUTE, Clock.COMM)}
 _NS_PER_S = 10**9
 
-
-class Collective(NamedTuple):
-    """One collective, under the same key on every rank that took part in it."""
-
-    step: int
-    epoch: int
-    name: str
-    occurrence: int
-    """Which one of this name in the step, from 0."""
+Collective = tuple[int, int, int, str, int]
+"""One collective, the same on every rank that took part in it: step, epoch, repeat of the step, name, and which
+one of this name in the step, from 0. A plain tuple, because a long run has millions."""
 
 
 def shortest_waits(laps: Iterable[Lap]) -> dict[Collective, int]:
@@ -26,6 +19,9 @@ def shortest_waits(laps: Iterable[Lap]) -> dict[Collective, int]:
 
     That is the transfer, because for it all were present; whatever another rank waited longer is skew. It
     needs no synchronised clocks.
+
+    Args:
+        laps: Of all ranks in one attempt, in any order.
     """
     shortest: dict[Collective, int] = {}
     alone = set()
@@ -74,10 +70,11 @@ def split_rest(measured: Mapping[Clock, int]) -> Counter[LedgerClass]:
 
 
 def _collectives(lap: Lap) -> Iterator[tuple[Collective, int]]:
-    seen: Counter[str] = Counter()
+    seen: dict[str, int] = {}
     for name, wait_ns in lap.waits:
-        yield Collective(lap.step, lap.epoch, name, seen[name]), wait_ns
-        seen[name] += 1
+        occurrence = seen.get(name, 0)
+        seen[name] = occurrence + 1
+        yield (lap.step, lap.epoch, lap.repeat, name, occurrence), wait_ns
 
 
 def _split(
