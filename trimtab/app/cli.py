@@ -84,3 +84,11 @@ def resume(
     from trimtab.app.attempts import Wishes, resume_run
 
     return resume_run(name, Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json))
+
+
+@app.command()
+def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) -> int:
+    """Say before a run what each rank holds, sends and waits for, and which line decided it."""
+    from trimtab.app.explaining import explain_job
+
+    return explain_job(job, overrides or (), is_json=is_json)

@@ -1,11 +1,10 @@
 """What somebody who watches a run sees while it goes on."""
 
-import time
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
-import sys
 
 from trimtab.engines.launch import Launch
 from trimtab.engines.local.agent import Observer
