@@ -4,6 +4,7 @@ Each verb imports what it needs when it is called: `trimtab --help` and the verb
 fraction of a second, because neither torch nor any other room is loaded for them.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +35,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+checkpoints = typer.Typer(
+    name="checkpoints",
+    help="What is saved, is it whole, give it to others.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(checkpoints)
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -92,3 +100,102 @@ def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) 
     from trimtab.app.explaining import explain_job
 
     return explain_job(job, overrides or (), is_json=is_json)
+
+
+@app.command()
+def stop(name: RunName, is_json: AsJson = False) -> int:
+    """End a run cleanly, with a checkpoint."""
+    from trimtab.app.stopping import stop_run
+
+    return stop_run(name, is_json=is_json)
+
+
+@app.command()
+def rollback(
+    name: RunName,
+    step: Annotated[int, typer.Option("--to", metavar="STEP", help="The checkpoint to go back to.")],
+    is_json: AsJson = False,
+) -> int:
+    """Go back to an earlier checkpoint; newer ones are set aside, not deleted."""
+    from trimtab.app.stopping import roll_back
+
+    return roll_back(name, step, is_json=is_json)
+
+
+@app.command()
+def report(name: RunName, is_json: AsJson = False) -> int:
+    """Show where a run's device time and dollars went, the biggest leak, and what would close it."""
+    from trimtab.app.reports import report_run
+
+    return report_run(name, is_json=is_json)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="The run that the other is measured against.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
+    is_json: AsJson = False,
+) -> int:
+    """Show what differs between two runs, and what it did."""
+    from trimtab.app.reports import compare_runs
+
+    return compare_runs(first, second, is_json=is_json)
+
+
+@app.command()
+def doctor(is_json: AsJson = False) -> int:
+    """Say whether this machine is fit to train."""
+    from trimtab.app.doctor import examine
+
+    return examine(is_json=is_json)
+
+
+@app.command()
+def schema() -> int:
+    """Print the JSON schema of a job file, for editors."""
+    from trimtab.app.output import print_document
+    from trimtab.spec import job_schema
+
+    print_document(job_schema())
+    return ExitCode.DONE
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to; made if it is not there.")] = Path(),
+    is_json: AsJson = False,
+) -> int:
+    """Write a commented job file that runs."""
+    from trimtab.app.starting import write_first_job
+
+    return write_first_job(folder, is_json=is_json)
+
+
+@checkpoints.command("ls")
+def list_checkpoints(name: RunName, is_json: AsJson = False) -> int:
+    """List what is saved."""
+    from trimtab.app.checkpoint_verbs import list_saved
+
+    return list_saved(name, is_json=is_json)
+
+
+@checkpoints.command()
+def verify(name: RunName, is_json: AsJson = False) -> int:
+    """Read every byte of every checkpoint and name each file that is not whole."""
+    from trimtab.app.checkpoint_verbs import verify_saved
+
+    return verify_saved(name, is_json=is_json)
+
+
+@checkpoints.command()
+def export(
+    name: RunName,
+    target: Annotated[
+        Path | None, typer.Option("--to", metavar="PATH", help="The file to write; default: named after the run.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Copy the newest weights to a safetensors file."""
+    from trimtab.app.checkpoint_verbs import export_saved
+
+    return export_saved(name, target, is_json=is_json)
