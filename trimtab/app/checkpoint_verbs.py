@@ -8,7 +8,12 @@ from trimtab.app.errors import RunStateError
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import CHECKPOINTS_FOLDER, find_run
 from trimtab.ledger.manifests import FoundCheckpoint
-from trimtab.runtime.checkpoint.store import export_model, find_checkpoints, newest_complete, verify_checkpoint
+from trimtab.runtime.checkpoint.store import (
+    export_model,
+    find_checkpoints,
+    newest_complete,
+    verify_checkpoint,
+)
 from trimtab.terms import ExitCode, InputError, format_bytes
 
 
@@ -71,7 +76,9 @@ def export_saved(text: str, target: Path | None, *, is_json: bool) -> int:
     try:
         export_model(newest.folder, target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}; choose another place with --to") from error
+        raise InputError(
+            f"cannot write {target}: {error.strerror}; choose another place with --to"
+        ) from error
     if is_json:
         print_document({"run": folder.name, "checkpoint": newest.folder.name, "file": str(target)})
     else:

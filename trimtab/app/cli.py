@@ -89,7 +89,8 @@ def resume(
     name: RunName, overrides: Overrides = None, injections: Injections = None, is_json: AsJson = False
 ) -> int:
     """Continue a run from its newest checkpoint."""
-    from trimtab.app.attempts import Wishes, resume_run
+    from trimtab.app.attempts import Wishes
+    from trimtab.app.resuming import resume_run
 
     return resume_run(name, Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json))
 
@@ -162,7 +163,9 @@ def schema() -> int:
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to; made if it is not there.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where to; made if it is not there.")
+    ] = Path(),
     is_json: AsJson = False,
 ) -> int:
     """Write a commented job file that runs."""
@@ -191,7 +194,8 @@ def verify(name: RunName, is_json: AsJson = False) -> int:
 def export(
     name: RunName,
     target: Annotated[
-        Path | None, typer.Option("--to", metavar="PATH", help="The file to write; default: named after the run.")
+        Path | None,
+        typer.Option("--to", metavar="PATH", help="The file to write; default: named after the run."),
     ] = None,
     is_json: AsJson = False,
 ) -> int:

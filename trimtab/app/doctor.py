@@ -99,17 +99,21 @@ def _accelerators(machine: MachineFacts) -> Finding:
 
 def _shared_memory(size_bytes: int | None) -> Finding:
     if size_bytes is None:
-        return Finding(subject="/dev/shm", found="none", is_fit=False, advice="mount a tmpfs at /dev/shm")
+        return Finding(
+            subject="shared memory", found="none", is_fit=False, advice="mount a tmpfs at /dev/shm"
+        )
     is_fit = size_bytes > _MIN_SHARED_MEMORY_BYTES
     advice = "" if is_fit else "give the container more: docker run --shm-size=1g"
-    return Finding(subject="/dev/shm", found=format_bytes(size_bytes), is_fit=is_fit, advice=advice)
+    return Finding(subject="shared memory", found=format_bytes(size_bytes), is_fit=is_fit, advice=advice)
 
 
 def _disk(folder: Path) -> Finding:
     free_bytes = shutil.disk_usage(folder).free
     is_writable = os.access(folder, os.W_OK)
     is_fit = is_writable and free_bytes >= _MIN_DISK_BYTES
-    advice = "" if is_fit else "free space, or set orchestration.runs to a folder with room that can be written"
+    advice = (
+        "" if is_fit else "free space, or set orchestration.runs to a folder with room that can be written"
+    )
     found = f"{format_bytes(free_bytes)} free in {folder}" + ("" if is_writable else ", not writable")
     return Finding(subject="disk", found=found, is_fit=is_fit, advice=advice)
 

@@ -1,7 +1,7 @@
 """Errors of the command line.
 
 InputError
-├── JobReadError      the job file cannot be read at all
+├── JobReadError      the job file cannot be read at all, or names what does not exist
 ├── UnknownRunError   no run, or several runs, have the name that was given
 └── RunStateError     the run is not in the state that the verb needs
 """
@@ -10,7 +10,7 @@ from trimtab.terms import InputError
 
 
 class JobReadError(InputError):
-    """The job file cannot be read at all; the message names the file and the system's reason."""
+    """The job file cannot be read at all, or names what does not exist; the message says where."""
 
 
 class UnknownRunError(InputError):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trimtab.app.job_reading import read_job
+from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
 from trimtab.catalog import Network, cluster
@@ -34,6 +34,7 @@ _GUARANTEES = {
 def explain_job(path: str, overrides: Sequence[str], *, is_json: bool) -> int:
     """Print what a job would do; returns the exit code, 3 if it cannot fit."""
     loaded = read_job(path, overrides)
+    say_warnings(loaded)
     document = explanation(loaded, find_machine())
     if is_json:
         print_document(document)

@@ -21,6 +21,7 @@ def build_launch(
     *,
     folder: Path,
     attempt: int,
+    first_incarnation: int,
     injections: Sequence[Injection],
     is_resumed: bool,
     inherited: Mapping[str, str],
@@ -32,6 +33,7 @@ def build_launch(
         job: With every ``auto`` resolved.
         folder: Of the run.
         attempt: From 1.
+        first_incarnation: Number of every rank's first process, above all that earlier attempts used.
         injections: Faults to make happen.
         is_resumed: Whether to continue from the newest checkpoint.
         inherited: The environment of the caller, of which the ranks see an allow-list.
@@ -65,6 +67,7 @@ def build_launch(
         on_loss=tolerance.on_loss,
         is_replacing=tolerance.replace,
         grace_s=card.grace,
+        first_incarnation=first_incarnation,
         device_price_usd_per_hour=device_price(job),
     )
 

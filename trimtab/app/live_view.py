@@ -101,11 +101,11 @@ _EVENT_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 @contextmanager
-def open_view(launch: Launch, *, is_quiet_stdout: bool) -> Iterator[Observer]:
+def open_view(launch: Launch, *, is_stdout_free: bool) -> Iterator[Observer]:
     """The view of one attempt, as an observer for its agent.
 
     Args:
         launch: What the attempt starts.
-        is_quiet_stdout: Whether standard output must stay free for a document.
+        is_stdout_free: False if standard output must stay free for a document.
     """
-    yield PlainView(sys.stderr if is_quiet_stdout else sys.stdout)
+    yield PlainView(sys.stdout if is_stdout_free else sys.stderr)

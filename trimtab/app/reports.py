@@ -11,7 +11,15 @@ import yaml
 from trimtab.app.output import json_text, print_document
 from trimtab.app.run_folders import REPORT_FILE, RESOLVED_FILE, find_run, is_alive
 from trimtab.app.run_records import read_records
-from trimtab.ledger import EventKind, RunRecords, RunReport, compare, render_comparison, render_report, run_report
+from trimtab.ledger import (
+    EventKind,
+    RunRecords,
+    RunReport,
+    compare,
+    render_comparison,
+    render_report,
+    run_report,
+)
 from trimtab.terms import ExitCode, RunState
 
 _UNWATCHED = "its agent ended without a word: killed, or the machine went down"

@@ -19,6 +19,7 @@ DEFAULT_RUNS = Path("runs")
 """Where runs are looked for by name: what ``orchestration.runs`` is by default, under the working folder."""
 
 RESOLVED_FILE = "resolved.yaml"
+ABOUT_FILE = "run.json"
 REPORT_FILE = "report.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 JOURNAL_FOLDER = "journal"
@@ -26,6 +27,7 @@ _LOCK_FILE = "run.lock"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AGENT_JOURNAL = re.compile(r"agent-([0-9]+)\.jsonl")
+_RANK_JOURNAL = re.compile(r"rank-[0-9]+-([0-9]+)\.jsonl")
 
 
 def create_run(runs: Path, name: str) -> Path:
@@ -80,8 +82,12 @@ def find_run(text: str, runs: Path = DEFAULT_RUNS) -> Path:
 
 def next_attempt(folder: Path) -> int:
     """The number of the attempt that would be made next; the first is 1."""
-    matches = (_AGENT_JOURNAL.fullmatch(name) for name in _names_in(folder / JOURNAL_FOLDER))
-    return max((int(match[1]) for match in matches if match), default=0) + 1
+    return 1 + max(_numbers(folder, _AGENT_JOURNAL), default=0)
+
+
+def next_incarnation(folder: Path) -> int:
+    """A number above that of every process that any rank of the run ever had; the first is 0."""
+    return 1 + max(_numbers(folder, _RANK_JOURNAL), default=-1)
 
 
 @contextmanager
@@ -144,6 +150,12 @@ def _checked(folder: Path) -> Path:
 
 def _is_run(folder: Path) -> bool:
     return (folder / RESOLVED_FILE).is_file()
+
+
+def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+    """The number in each journal's name that fits a pattern."""
+    names = _names_in(folder / JOURNAL_FOLDER)
+    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
 
 
 def _names_in(folder: Path) -> list[str]:
