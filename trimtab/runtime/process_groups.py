@@ -151,7 +151,10 @@ class Group:
     def _wait(self, name: str, work: Any, launched: Callable[[], None]) -> None:
         self._pending = work
         future = work.get_future()
-        future.add_done_callback(lambda _: self._interrupt.notify())
+        # Not a closure over self: released by a thread of the group, it would make that thread destroy the group,
+        # which joins its threads, and so end the process (torch 2.13).
+        notify = self._interrupt.notify
+        future.add_done_callback(lambda _: notify())
         launched()
         self._interrupt.wait_for(future.done)
         try:

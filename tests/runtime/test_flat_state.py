@@ -1,0 +1,56 @@
+"""Flat vectors: a view that overlaps its neighbour, or an odd start, would change bits without an error."""
+
+import torch
+from torch import nn
+
+from trimtab.runtime.flat_state import ALIGNMENT, FlatState
+
+
+def make_state() -> tuple[FlatState, nn.Module]:
+    module = nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3), nn.Linear(3, 7, bias=False))
+    return FlatState(list(module.named_parameters())), module
+
+
+def test_every_parameter_starts_aligned_and_none_overlap() -> None:
+    """Vectorised kernels must treat an element alike wherever the vector is cut."""
+    state, _ = make_state()
+    end = 0
+    for entry in state.entries:
+        assert entry.offset % ALIGNMENT == 0
+        assert entry.offset >= end
+        end = entry.offset + entry.numel
+    assert state.num_elements % ALIGNMENT == 0
+    assert state.parameters.data_ptr() % 64 == 0
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    """Weight decay on norms and biases is a known silent fault."""
+    state, _ = make_state()
+    decayed = {entry.name for entry in state.entries if entry.offset < state.decay_end}
+    assert decayed == {"0.weight", "2.weight"}
+
+
+def test_the_module_lives_in_the_flat_vector() -> None:
+    """An update of the vector must be an update of the model, and gradients must land in the leaf."""
+    state, module = make_state()
+    state.parameters.fill_(0.5)
+    assert all(bool((p == 0.5).all()) for p in module.parameters())
+    leaf = torch.zeros(state.num_elements)
+    state.collect_gradients_in(leaf)
+    module(torch.ones(2, 5)).sum().backward()
+    assert float(leaf.abs().sum()) > 0
+    module(torch.ones(2, 5)).sum().backward()
+    doubled = leaf.clone()
+    leaf.zero_()
+    module(torch.ones(2, 5)).sum().backward()
+    torch.testing.assert_close(doubled, 2 * leaf)
+
+
+def test_views_of_the_two_groups_are_the_views_of_the_whole() -> None:
+    """Optimizer state is kept in two vectors and saved by logical name: a shifted view would swap moments."""
+    state, _ = make_state()
+    flat = torch.arange(float(state.num_elements))
+    whole = state.named_views(flat)
+    parts = state.named_group_views(*state.groups(flat))
+    assert list(whole) == list(parts)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
