@@ -1,5 +1,6 @@
 """One rank's run: epochs of steps, evaluations and saves, through losses and newcomers, to the end."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from trimtab.ledger import weights_digest
-from trimtab.policy.wire import Committed, Finished, Form, Note, Parked
+from trimtab.policy.wire import Committed, Finished, Form, Note, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Fenced, Link
 from trimtab.runtime.errors import CollectiveError, RankError
 from trimtab.runtime.evaluation import Evaluator
@@ -81,29 +82,34 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the agent dismisses this rank."""
-        left_epoch, error = -1, None
-        while True:
-            rendezvous = Rendezvous()
-            self._park(left_epoch, rendezvous, error)
-            try:
+        with contextlib.suppress(Dismissed):
+            while True:
+                rendezvous = Rendezvous()
+                self._park(rendezvous)
                 form = self._link.next_form()
-                left_epoch, error = form.epoch, None
-                self._train_epoch(form, rendezvous)
-            except Dismissed:
-                return
-            except (Fenced, CollectiveError, _BorderReached) as interruption:
-                self._leave(interruption)
-                error = str(interruption) if isinstance(interruption, CollectiveError) else None
+                self._epoch = form.epoch
+                try:
+                    self._train_epoch_until_fenced(form, rendezvous)
+                except (Fenced, _BorderReached) as interruption:
+                    self._leave(interruption)
 
-    def _park(self, left_epoch: int, rendezvous: Rendezvous, error: str | None) -> None:
+    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> None:
+        """When a collective breaks, wait for the fence: it says what happened, and when."""
+        try:
+            self._train_epoch(form, rendezvous)
+        except CollectiveError as error:
+            self._link.send(Trouble(epoch=form.epoch, error=str(error), t_ns=time.monotonic_ns()))
+            with self._watch.waiting():
+                self._link.wait_for_end()
+
+    def _park(self, rendezvous: Rendezvous) -> None:
         self._link.send(
             Parked(
-                left_epoch=left_epoch,
+                left_epoch=self._epoch,
                 committed=self._committed,
                 held=self._runner.held(self._committed),
                 store_port=rendezvous.port,
                 t_ns=time.monotonic_ns(),
-                error=error,
             )
         )
 
@@ -118,7 +124,6 @@ class Trainer:
         self._runner.leave()
 
     def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> None:
-        self._epoch = form.epoch
         self._step_started_ns = time.monotonic_ns()
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)

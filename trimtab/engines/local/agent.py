@@ -24,6 +24,8 @@ from trimtab.policy import wire
 from trimtab.terms import RunState
 
 _TICK_S = 0.1
+_DUMP_S = 0.05
+"""How long a rank that is about to be killed may take to write its stacks."""
 _DISMISSAL_S = 5.0
 """How long ranks that were dismissed may take to exit before they are killed."""
 
@@ -145,7 +147,15 @@ class Agent:
     def _kill(self, kill: policy.Kill) -> None:
         rank = self._ranks.get(kill.rank)
         if rank is not None and rank.incarnation == kill.incarnation:
+            self._dump_stacks()
             rank.kill_group()
+
+    def _dump_stacks(self) -> None:
+        """Have every rank that listens write its stacks into its log: a hang is explained by what all were doing."""
+        for connection in self._connections.values():
+            if connection.who is not None and not self._ranks[connection.who[0]].is_reaped:
+                os.kill(self._ranks[connection.who[0]].pid, signal.SIGUSR2)
+        time.sleep(_DUMP_S)
 
     def _spawn(self, spawn: policy.Spawn) -> None:
         launch = self._launch
