@@ -60,6 +60,8 @@ def _read_duration(value: object) -> object:
 
 
 PositiveInt = Annotated[int, Field(ge=1), Takes("a whole number of at least 1")]
+# Bounded, since a wrong number is factored into divisors to name the nearest right ones.
+BatchSize = Annotated[int, Field(ge=1, le=2**24), Takes("a whole number from 1 to 16777216")]
 NaturalInt = Annotated[int, Field(ge=0), Takes("a whole number of at least 0")]
 PositiveFloat = Annotated[float, Field(gt=0), Takes("a number above 0")]
 NaturalFloat = Annotated[float, Field(ge=0), Takes("a number of at least 0")]

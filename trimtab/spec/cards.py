@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_serializer
 
 from trimtab.spec.card_types import (
+    BatchSize,
     BelowOne,
     Card,
     ComputeChoice,
@@ -248,7 +249,7 @@ class Train(Card):
     """Number of optimizer steps. Default: as many as `epochs` give."""
     epochs: PositiveFloat | None = None
     """Passes over the training text. Default: as many as `steps` give."""
-    batch: PositiveInt = 32
+    batch: BatchSize = 32
     """Samples of one step, over all devices. Default: 32."""
     microbatch: PositiveInt | Literal["auto"] = "auto"
     """Samples computed at once; a constant of the run. Default: auto, the largest divisor of a share up
