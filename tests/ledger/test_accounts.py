@@ -215,6 +215,34 @@ def test_a_fault_that_is_declared_after_the_release_costs_no_more_than_was_paid(
     assert entries(book) == {"compute_gap": 90, "detect": 30}
 
 
+def test_the_first_declaration_of_a_fault_counts(book):
+    """Watchdog and exit code may both declare the same death."""
+    book.begin([0])
+    book.now = 150
+    book.exit(0, code=None, signal=9)
+    book.fault(0, 1, fault_ns=100)
+    book.now = 180
+    book.fault(0, 1, fault_ns=140)
+    book.now = 200
+    book.say("released", device="d0")
+    assert entries(book) == {"compute_gap": 100, "detect": 50, "restart": 50}
+
+
+def test_a_device_may_leave_and_come_back(book):
+    """Elastic runs give cards back and get them again; only what was held is paid for."""
+    book.begin([0, 1])
+    book.now = 100
+    book.exit(1)
+    book.say("released", device="d1")
+    book.now = 300
+    book.say("allocated", device="d1")
+    book.spawn(1)
+    book.start(1, Clock.COMPUTE)
+    book.now = 400
+    book.end([0, 1])
+    assert entries(book) == {"compute_gap": 400 + 100 + 100}
+
+
 def test_a_journal_that_is_ahead_of_its_clock_file_claims_no_more_than_the_clocks(book):
     """After a crash of the machine the mapped file may be older than the journal."""
     book.begin([0])
@@ -361,6 +389,21 @@ def test_an_orphan_gives_its_device_up_to_the_next_attempt(book):
     book.end([0])
     result = account(book.records())
     assert [device.allocated_ns for device in result.devices] == [100, 100]
+
+
+def test_an_orphan_that_starts_its_clocks_after_the_takeover_claims_nothing(book):
+    """A slow import outlives its agent: its device is another's by then."""
+    book.attempt(["d0"])
+    book.say("allocated", device="d0")
+    book.spawn(0)
+    book.now = 60
+    book.attempt(["d0"])
+    book.say("allocated", device="d0")
+    book.now = 80
+    book.start(0, Clock.COMPUTE)
+    book.now = 100
+    book.say("released", device="d0")
+    assert entries(book) == {"restart": 60, "queue_idle": 40}
 
 
 def test_rolled_back_steps_move_and_nothing_is_created(book):
