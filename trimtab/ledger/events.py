@@ -75,7 +75,7 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecords:
-    """Everything that a run wrote: what account, series and report read. Nothing in it is in any order but time."""
+    """Everything that a run wrote: what account, series and report read."""
 
     agents: Sequence[Sequence[Event]]
     """The agent's journal of each attempt, oldest attempt first."""
