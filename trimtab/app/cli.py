@@ -1,7 +1,205 @@
-"""The command line: verbs in, exit codes out."""
+"""The command line: verbs in, exit codes out.
+
+Each verb imports what it needs when it is called: `trimtab --help` and the verbs that only read answer in a
+fraction of a second, because neither torch nor any other room is loaded for them.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimtab.terms import ExitCode, TrimtabError
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the job: train.steps=100. Repeatable."
+    ),
+]
+Injections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--inject", metavar="KIND:KEY=VALUE,...", help="Make a fault happen: kill:rank=1,step=5. Repeatable."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+JobFile = Annotated[str, typer.Argument(metavar="JOB", help="The job file.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory or its unique name.")]
+
+app = typer.Typer(
+    name="trimtab",
+    help="A programmable training system: three cards of YAML steer a run.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+checkpoints = typer.Typer(
+    name="checkpoints",
+    help="What is saved, is it whole, give it to others.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(checkpoints)
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Run one command and return its exit code."""
-    print(f"trimtab: no verbs yet, got {arguments}")
-    return 2
+    """Run one command and return its exit code; what a user did wrong is a message, never a traceback."""
+    try:
+        code = app(arguments, prog_name="trimtab", standalone_mode=False)
+    except TrimtabError as error:
+        _report_error(str(error), is_json="--json" in arguments)
+        return error.exit_code
+    except typer.TyperException as error:
+        _report_error(error.format_message(), is_json="--json" in arguments)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return int(code or 0)
+
+
+def _report_error(message: str, *, is_json: bool) -> None:
+    from trimtab.app.output import print_document, say
+
+    say(message)
+    if is_json:
+        print_document({"error": message})
+
+
+@app.command()
+def run(
+    job: JobFile,
+    overrides: Overrides = None,
+    injections: Injections = None,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print exactly what would be started, and start nothing.")
+    ] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Train, with a live view; ends with the ledger."""
+    from trimtab.app.attempts import Wishes, run_job
+
+    wishes = Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json)
+    return run_job(job, wishes, is_dry_run=is_dry_run)
+
+
+@app.command()
+def resume(
+    name: RunName, overrides: Overrides = None, injections: Injections = None, is_json: AsJson = False
+) -> int:
+    """Continue a run from its newest checkpoint."""
+    from trimtab.app.attempts import Wishes
+    from trimtab.app.resuming import resume_run
+
+    return resume_run(name, Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json))
+
+
+@app.command()
+def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) -> int:
+    """Say before a run what each rank holds, sends and waits for, and which line decided it."""
+    from trimtab.app.explaining import explain_job
+
+    return explain_job(job, overrides or (), is_json=is_json)
+
+
+@app.command()
+def stop(name: RunName, is_json: AsJson = False) -> int:
+    """End a run cleanly, with a checkpoint."""
+    from trimtab.app.stopping import stop_run
+
+    return stop_run(name, is_json=is_json)
+
+
+@app.command()
+def rollback(
+    name: RunName,
+    step: Annotated[int, typer.Option("--to", metavar="STEP", help="The checkpoint to go back to.")],
+    is_json: AsJson = False,
+) -> int:
+    """Go back to an earlier checkpoint; newer ones are set aside, not deleted."""
+    from trimtab.app.stopping import roll_back
+
+    return roll_back(name, step, is_json=is_json)
+
+
+@app.command()
+def report(name: RunName, is_json: AsJson = False) -> int:
+    """Show where a run's device time and dollars went, the biggest leak, and what would close it."""
+    from trimtab.app.reports import report_run
+
+    return report_run(name, is_json=is_json)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="The run that the other is measured against.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other run.")],
+    is_json: AsJson = False,
+) -> int:
+    """Show what differs between two runs, and what it did."""
+    from trimtab.app.reports import compare_runs
+
+    return compare_runs(first, second, is_json=is_json)
+
+
+@app.command()
+def doctor(is_json: AsJson = False) -> int:
+    """Say whether this machine is fit to train."""
+    from trimtab.app.doctor import examine
+
+    return examine(is_json=is_json)
+
+
+@app.command()
+def schema() -> int:
+    """Print the JSON schema of a job file, for editors."""
+    from trimtab.app.output import print_document
+    from trimtab.spec import job_schema
+
+    print_document(job_schema())
+    return ExitCode.DONE
+
+
+@app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where to; made if it is not there.")
+    ] = Path(),
+    is_json: AsJson = False,
+) -> int:
+    """Write a commented job file that runs."""
+    from trimtab.app.starting import write_first_job
+
+    return write_first_job(folder, is_json=is_json)
+
+
+@checkpoints.command("ls")
+def list_checkpoints(name: RunName, is_json: AsJson = False) -> int:
+    """List what is saved."""
+    from trimtab.app.checkpoint_verbs import list_saved
+
+    return list_saved(name, is_json=is_json)
+
+
+@checkpoints.command()
+def verify(name: RunName, is_json: AsJson = False) -> int:
+    """Read every byte of every checkpoint and name each file that is not whole."""
+    from trimtab.app.checkpoint_verbs import verify_saved
+
+    return verify_saved(name, is_json=is_json)
+
+
+@checkpoints.command()
+def export(
+    name: RunName,
+    target: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="PATH", help="The file to write; default: named after the run."),
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Copy the newest weights to a safetensors file."""
+    from trimtab.app.checkpoint_verbs import export_saved
+
+    return export_saved(name, target, is_json=is_json)

@@ -1,1 +1,57 @@
 """What exists?"""
+
+from trimtab.catalog.accelerators import Accelerator, Verified, accelerator, accelerator_names
+from trimtab.catalog.clusters import (
+    THIS_MACHINE,
+    Cluster,
+    Level,
+    Link,
+    Machine,
+    Node,
+    cluster,
+    cluster_names,
+)
+from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
+from trimtab.catalog.networks import (
+    Activation,
+    FlopConvention,
+    Network,
+    Norm,
+    Positions,
+    Tensor,
+    TensorKind,
+    network,
+    network_names,
+)
+from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
+
+__all__ = [
+    "THIS_MACHINE",
+    "Accelerator",
+    "Activation",
+    "Cluster",
+    "ClusterError",
+    "FlopConvention",
+    "Level",
+    "Link",
+    "Machine",
+    "Network",
+    "NetworkError",
+    "Node",
+    "Norm",
+    "Positions",
+    "Price",
+    "PriceKind",
+    "Tensor",
+    "TensorKind",
+    "UnknownNameError",
+    "Verified",
+    "accelerator",
+    "accelerator_names",
+    "cluster",
+    "cluster_names",
+    "network",
+    "network_names",
+    "price_of",
+    "prices_of",
+]

@@ -4,6 +4,7 @@ from trimtab.ledger.accounts import ENTRIES, Account, DeviceTime, Entry, Label, 
 from trimtab.ledger.advice import ADVICE, biggest_leak
 from trimtab.ledger.clocks import CLOCK_FILE_BYTES, ClockFile, ClockReading, read_clocks
 from trimtab.ledger.comparison import Comparison, EntryPair, Outcome, Setting, compare, flat_settings
+from trimtab.ledger.digests import weights_digest
 from trimtab.ledger.errors import AccountError, ClockFileError, JournalError
 from trimtab.ledger.events import EventKind, Incarnation, RunRecords
 from trimtab.ledger.journal import Event, Journal, encode_event, read_events, read_journal
@@ -53,4 +54,5 @@ __all__ = [
     "render_comparison",
     "render_report",
     "run_report",
+    "weights_digest",
 ]

@@ -3,6 +3,7 @@
 from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState
 from trimtab.terms.errors import ExitCode, InfeasibleError, InputError, RunError, TrimtabError
 from trimtab.terms.ledger_classes import Clock, Layer, LedgerClass
+from trimtab.terms.names import nearest_name
 from trimtab.terms.spans import Span, caret_under
 from trimtab.terms.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
@@ -23,6 +24,7 @@ __all__ = [
     "caret_under",
     "format_bytes",
     "format_seconds",
+    "nearest_name",
     "parse_bytes",
     "parse_seconds",
 ]

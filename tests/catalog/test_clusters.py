@@ -1,0 +1,107 @@
+from dataclasses import replace
+
+import pytest
+
+from trimtab.catalog import (
+    Cluster,
+    ClusterError,
+    Level,
+    Machine,
+    Node,
+    UnknownNameError,
+    accelerator,
+    cluster,
+    cluster_names,
+)
+
+MACHINE = Machine(num_devices=4, cores=2, memory_bytes=8 * 2**30)
+
+
+def test_units_of_a_cluster_are_converted_once() -> None:
+    """A link that is 8 or 1000 times too fast makes the planner split across nodes."""
+    h100s = cluster("512xH100")
+    assert h100s.num_devices == 512
+    assert h100s.nodes[0] == Node(accelerator=accelerator("H100-SXM-80GB"), num_devices=8)
+    assert h100s.link(Level.NODE).bytes_per_s == 450e9
+    assert h100s.link(Level.SITE).bytes_per_s == 50e9
+    assert h100s.link(Level.SITE).latency_s == pytest.approx(2.7e-6)
+
+
+@pytest.mark.parametrize(("name", "num_devices"), [("64xA100", 64), ("512xH100", 512)])
+def test_links_of_a_named_cluster_are_those_of_its_accelerator(name: str, num_devices: int) -> None:
+    """The two files state one fact twice; they must not drift apart."""
+    named = cluster(name)
+    device = named.nodes[0].accelerator
+    assert named.num_devices == num_devices
+    assert named.link(Level.NODE).bytes_per_s == device.peer_bytes_per_s
+    assert named.link(Level.SITE).bytes_per_s == device.inter_node_bytes_per_s
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_cluster_and_link_states_its_source(name: str) -> None:
+    """A number without a source cannot be checked by anybody."""
+    named = cluster(name, machine=MACHINE)
+    assert named.source
+    assert all(link.source and link.bytes_per_s > 0 and link.latency_s > 0 for link in named.links)
+
+
+def test_neighbouring_ranks_stand_on_one_node() -> None:
+    """The last axis of a mesh varies fastest over neighbours: this is what keeps tp inside a node."""
+    a100s = cluster("64xA100")
+    assert [a100s.node_of(rank) for rank in (0, 7, 8, 63)] == [0, 0, 1, 7]
+    assert a100s.level_of(range(8)) is Level.NODE
+    assert a100s.level_of([7, 8]) is Level.SITE
+    assert a100s.level_of([5]) is Level.NODE
+
+
+def test_nodes_of_different_size_are_counted_one_by_one() -> None:
+    """Old and new nodes in one cluster must not shift the ranks of the others."""
+    a100s = cluster("64xA100")
+    small = replace(a100s.nodes[0], num_devices=2)
+    mixed = replace(a100s, nodes=(small, a100s.nodes[0], small))
+    assert mixed.num_devices == 12
+    assert [mixed.node_of(rank) for rank in range(12)] == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2]
+
+
+def test_this_machine_is_built_from_what_is_told() -> None:
+    """Ranks on one machine share its memory: a plan that gave each all of it would be killed."""
+    here = cluster("this-machine", machine=replace(MACHINE, fp32_flops_per_s=5e10))
+    assert here.num_devices == 4
+    assert here.nodes[0].cores == 2
+    assert here.nodes[0].memory_bytes == 8 * 2**30
+    assert here.nodes[0].accelerator.memory_bytes == 2 * 2**30
+    assert here.nodes[0].accelerator.fp32_flops_per_s == 5e10
+    assert here.nodes[0].accelerator.bf16_flops_per_s is None
+    assert "Assumed" in here.link(Level.NODE).source
+
+
+def test_this_machine_without_figures_is_refused() -> None:
+    """Made-up cores would give a plan for some other machine."""
+    with pytest.raises(ClusterError, match="'this-machine' needs the machine's devices, cores and memory"):
+        cluster("this-machine")
+
+
+def test_a_machine_without_ranks_is_refused() -> None:
+    """Its memory could not be divided."""
+    with pytest.raises(ClusterError, match="num_devices is 0; it must be at least 1"):
+        Machine(num_devices=0, cores=2, memory_bytes=2**30)
+
+
+def test_an_unknown_cluster_gets_the_nearest_name() -> None:
+    """A typing error is found at once."""
+    with pytest.raises(UnknownNameError, match=r"unknown cluster '512xH10'(.|\n)*Did you mean '512xH100'"):
+        cluster("512xH10")
+
+
+def test_one_node_has_no_network() -> None:
+    """A plan that asks for it has split over nodes that are not there."""
+    with pytest.raises(ClusterError, match="is one node and has no link at level site"):
+        cluster("this-machine", machine=MACHINE).link(Level.SITE)
+
+
+@pytest.mark.parametrize(("num_nodes", "num_links"), [(0, 2), (0, 0), (1, 0), (1, 2), (2, 1)])
+def test_devices_that_could_not_reach_each_other_are_refused(num_nodes: int, num_links: int) -> None:
+    """An estimate would fail late, in the middle of a search."""
+    a100s = cluster("64xA100")
+    with pytest.raises(ClusterError, match="it needs at least one node"):
+        Cluster(name="x", nodes=a100s.nodes[:num_nodes], links=a100s.links[:num_links], source="test")

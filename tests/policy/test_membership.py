@@ -1,0 +1,260 @@
+"""Membership as a table of values: what the agent would do, without a process, a socket or a clock."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.policy import membership as m
+from trimtab.policy import wire
+from trimtab.terms import OnLoss, Phase
+
+
+@dataclass
+class Agent:
+    """Drives `decide` as the agent does, and keeps what it would do."""
+
+    state: m.State
+    now_s: float = 100.0
+    done: list[m.Action] = field(default_factory=list)
+
+    def feed(self, event: m.Event) -> list[m.Action]:
+        decision = m.decide(self.state, event, now_s=self.now_s, now_ns=int(self.now_s * 1e9))
+        self.state = decision.state
+        self.done += decision.actions
+        return list(decision.actions)
+
+    def say(self, rank: int, message: wire.Message, incarnation: int = 0) -> list[m.Action]:
+        return self.feed(m.Received(rank=rank, incarnation=incarnation, message=message))
+
+    def exit(
+        self, rank: int, how: str = "signal SIGKILL", incarnation: int = 0, clean: bool = False
+    ) -> list[m.Action]:
+        return self.feed(m.Exited(rank=rank, incarnation=incarnation, how=how, is_clean=clean, fault_ns=1))
+
+    def beat_all(self, *, but: int = -1, waiting: tuple[int, ...] = ()) -> None:
+        for member in list(self.state.members.values()):
+            if member.rank != but:
+                progress = self.state.members[member.rank].progress + (member.rank not in waiting)
+                self.say(member.rank, beat(progress, waiting=member.rank in waiting), member.incarnation)
+
+
+def beat(progress: int, *, waiting: bool = False) -> wire.Beat:
+    return wire.Beat(step=5, phase=Phase.COMPUTE, progress=progress, waiting=waiting, t_ns=0)
+
+
+def park(left: int, committed: int, held: tuple[int, ...] = (), error: str | None = None) -> wire.Parked:
+    return wire.Parked(left_epoch=left, committed=committed, held=held, store_port=7000, t_ns=0, error=error)
+
+
+def hello(rank: int, incarnation: int = 0) -> wire.Hello:
+    return wire.Hello(rank=rank, incarnation=incarnation, pid=1, proof="", fingerprint={})
+
+
+def forms(actions: list[m.Action]) -> dict[int, wire.Form]:
+    return {a.rank: a.message for a in actions if isinstance(a, m.Tell) and isinstance(a.message, wire.Form)}
+
+
+def fences(actions: list[m.Action]) -> set[int]:
+    return {a.rank for a in actions if isinstance(a, m.Tell) and isinstance(a.message, wire.Fence)}
+
+
+def running(num_ranks: int, **changes: object) -> Agent:
+    """An agent whose ranks train in epoch 1, with four shares."""
+    agent = Agent(m.State(num_shares=4, on_loss=OnLoss.EXACT, limits=m.Limits(), **changes))  # type: ignore[arg-type]
+    for rank in range(num_ranks):
+        agent.feed(m.Spawned(rank=rank, incarnation=0))
+        agent.say(rank, hello(rank))
+    for rank in range(num_ranks):
+        actions = agent.say(rank, park(-1, 0))
+    assert set(forms(actions)) == set(range(num_ranks))
+    agent.done.clear()
+    return agent
+
+
+def test_an_epoch_forms_when_everybody_is_there() -> None:
+    """Forming early would leave a rank out for good."""
+    agent = running(4)
+    assert agent.state.epoch == 1
+    assert agent.state.roster == (0, 1, 2, 3)
+
+
+def test_a_death_fences_the_others_and_the_orphans_are_taken_over() -> None:
+    """The step must be finished by the survivors with what they hold."""
+    agent = running(4)
+    actions = agent.exit(2)
+    assert fences(actions) == {0, 1, 3}
+    agent.say(0, park(1, 5, (0,)))
+    agent.say(1, park(1, 5, (1,)))
+    form = forms(agent.say(3, park(1, 5, (3,))))[0]
+    assert (form.epoch, form.members, form.step, form.is_healing) == (2, (0, 1, 3), 5, False)
+    assert form.owners == (0, 1, 0, 3)
+
+
+def test_a_ragged_commit_heals_from_who_is_ahead() -> None:
+    """One survivor applied the step, one did not: both must go on with the newer state."""
+    agent = running(3)
+    agent.exit(1)
+    agent.say(0, park(1, 5, (0, 1)))
+    form = forms(agent.say(2, park(1, 6)))[0]
+    assert (form.step, form.source, form.is_healing) == (6, 2, True)
+    assert form.owners == (0, 0, 2, 2), "gradients of the step before are worth nothing"
+
+
+def test_a_second_death_while_reforming_forms_without_both() -> None:
+    """Waiting for a rank that died meanwhile would hang the run."""
+    agent = running(4)
+    agent.exit(1)
+    agent.say(0, park(1, 5, (0,)))
+    agent.say(3, park(1, 5, (3,)))
+    form = forms(agent.exit(2))[0]
+    assert form.members == (0, 3)
+    assert form.owners == (0, 0, 3, 3)
+
+
+def test_a_death_while_the_new_epoch_forms_fences_that_one() -> None:
+    """The fence must name the epoch that is over, or the ranks would ignore it."""
+    agent = running(3)
+    agent.exit(1)
+    agent.say(0, park(1, 5, (0, 1)))
+    agent.say(2, park(1, 5, (3,)))
+    actions = agent.exit(2)
+    fence = next(a.message for a in actions if isinstance(a, m.Tell))
+    assert isinstance(fence, wire.Fence)
+    assert fence.epoch == 2
+
+
+def test_silence_is_killed_and_named() -> None:
+    """A stopped process holds its sockets open: only silence tells."""
+    agent = running(3)
+    agent.now_s += 1.5
+    agent.beat_all(but=1)
+    agent.now_s += 1.0
+    assert agent.feed(m.Tick()) == [m.Kill(rank=1, incarnation=0)]
+    assert agent.feed(m.Tick()) == [], "one kill is enough"
+    actions = agent.exit(1)
+    fault = next(a.fault for a in actions if isinstance(a, m.Declare))
+    assert fault.cause is m.Cause.SILENT
+    assert "no sign of life" in fault.detail
+
+
+def test_the_one_that_computes_is_stuck_not_the_ones_that_wait() -> None:
+    """Killing those who wait for a stuck peer would end the run."""
+    agent = running(3)
+    for _ in range(40):
+        agent.now_s += 1.7
+        for rank, waiting in ((0, True), (1, False), (2, True)):
+            agent.say(rank, beat(1, waiting=waiting))
+    assert agent.feed(m.Tick()) == [m.Kill(rank=1, incarnation=0)]
+
+
+def test_a_failure_in_user_code_ends_the_run_with_the_first_cause() -> None:
+    """The others' network errors are secondary and must not be shown instead."""
+    agent = running(2)
+    agent.say(1, wire.Failed(step=5, phase=Phase.COMPUTE, error="ValueError: bad record"))
+    agent.say(0, park(1, 5, (0, 1), error="all_to_all broke: connection reset"))
+    end = next(a for a in agent.exit(1, "exit code 1") if isinstance(a, m.End))
+    assert end == m.End(is_failed=True, error="rank 1 failed: ValueError: bad record")
+
+
+def test_a_newcomer_is_admitted_at_a_border() -> None:
+    """It must not break the step in flight, and must not be forgotten."""
+    agent = running(2, is_replacing=True)
+    actions = agent.exit(1)
+    assert m.Spawn(rank=1, incarnation=1) in actions
+    agent.say(0, park(1, 5, (0, 1)))
+    agent.feed(m.Spawned(rank=1, incarnation=1))
+    agent.say(1, hello(1, 1), incarnation=1)
+    admits = agent.say(1, park(-1, 0), incarnation=1)
+    assert admits == [m.Tell(rank=0, message=wire.Admit())]
+    form = forms(agent.say(0, park(2, 9)))[0]
+    assert (form.members, form.step, form.source, form.is_healing) == ((0, 1), 9, 0, True)
+
+
+def test_the_last_rank_is_started_again() -> None:
+    """With nobody left the newest checkpoint is the state: the run goes on from there."""
+    agent = running(1)
+    assert m.Spawn(rank=0, incarnation=1) in agent.exit(0)
+
+
+def test_losses_beyond_the_budget_end_the_run() -> None:
+    """A machine that kills every process must not be paid for ever."""
+    agent = running(1)
+    for incarnation in range(17):
+        actions = agent.exit(0, incarnation=incarnation)
+        if any(isinstance(a, m.End) for a in actions):
+            break
+        agent.feed(m.Spawned(rank=0, incarnation=incarnation + 1))
+    assert incarnation == 16
+    assert any(isinstance(a, m.End) and a.is_failed for a in actions)
+
+
+def test_the_run_ends_when_all_have_finished() -> None:
+    """And ranks are dismissed, or they would wait for ever."""
+    agent = running(2)
+    agent.say(0, wire.Finished(step=9, is_stopped=False, results={}))
+    actions = agent.say(1, wire.Finished(step=9, is_stopped=False, results={}))
+    assert m.End(is_failed=False) in actions
+    assert {a.rank for a in actions if isinstance(a, m.Tell)} == {0, 1}
+
+
+def test_a_death_after_others_finished_calls_them_back() -> None:
+    """The lead may have died while it saved: somebody must save in its place."""
+    agent = running(2)
+    agent.say(1, wire.Finished(step=9, is_stopped=False, results={}))
+    assert fences(agent.exit(0)) == {1}
+    assert set(forms(agent.say(1, park(1, 9)))) == {1}
+
+
+def test_a_stop_reaches_ranks_that_are_formed_later() -> None:
+    """A stop that arrives during start-up must not be lost."""
+    agent = Agent(m.State(num_shares=4, on_loss=OnLoss.EXACT, limits=m.Limits()))
+    agent.feed(m.Spawned(rank=0, incarnation=0))
+    agent.feed(m.StopAsked())
+    actions = agent.say(0, park(-1, 0))
+    assert m.Tell(rank=0, message=wire.Stop()) in actions
+
+
+@pytest.mark.parametrize("on_loss", [OnLoss.REDO, OnLoss.SAME_BATCH])
+def test_redo_reassigns_everything(on_loss: OnLoss) -> None:
+    """These policies promise to compute the whole step under the new ownership."""
+    agent = running(3)
+    agent.state = m.replace(agent.state, on_loss=on_loss)  # type: ignore[attr-defined]  # dataclasses.replace
+    agent.exit(2)
+    agent.say(0, park(1, 5, (0, 1)))
+    assert forms(agent.say(1, park(1, 5, (2,))))[0].owners == (0, 0, 1, 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["die", "park", "trouble", "tick", "finish"]), st.integers(0, 3)),
+        max_size=40,
+    )
+)
+def test_no_order_of_events_forms_an_epoch_with_the_dead(events: list[tuple[str, int]]) -> None:
+    """An epoch that names a dead rank never connects; two live epochs at once would split the run."""
+    agent = running(4)
+    dead: set[int] = set()
+    for what, rank in events:
+        before = agent.state.epoch
+        if what == "die":
+            actions = agent.exit(rank)
+            dead.add(rank)
+        elif rank in dead:
+            continue
+        elif what == "park":
+            actions = agent.say(rank, park(agent.state.epoch, 5, (rank,)))
+        elif what == "trouble":
+            actions = agent.say(rank, park(agent.state.epoch, 5, (rank,), error="reset"))
+        elif what == "finish":
+            actions = agent.say(rank, wire.Finished(step=5, is_stopped=False, results={}))
+        else:
+            actions = agent.feed(m.Tick())
+        formed = forms(actions)
+        if formed:
+            form = next(iter(formed.values()))
+            assert form.epoch == before + 1
+            assert not set(form.members) & dead
+            assert set(formed) == set(form.members)
+            assert set(form.owners) <= set(form.members)

@@ -1,0 +1,79 @@
+"""What auto means."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.spec import LoadedJob
+from trimtab.spec.constants import auto_microbatch, auto_shares, divisors
+from trimtab.terms import OnLoss
+
+Load = Callable[..., LoadedJob]
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "shares"),
+    [
+        (32, 1, 4),
+        (32, 4, 4),
+        (32, 5, 8),
+        (96, 3, 4),
+        (96, 33, 48),
+        (30, 4, 5),
+        (6, 2, 6),
+        (3, 2, 3),
+        (1, 1, 1),
+    ],
+)
+def test_auto_shares(batch: int, devices: int, shares: int) -> None:
+    """Otherwise the same job gets other bits in another release."""
+    assert auto_shares(batch=batch, devices=devices) == shares
+
+
+@given(st.integers(1, 5000), st.integers(1, 64))
+def test_auto_fits_whenever_anything_does(batch: int, devices: int) -> None:
+    """Otherwise auto gives what the rules then refuse."""
+    shares = auto_shares(batch=batch, devices=devices)
+    assert batch % shares == 0
+    assert shares >= min(devices, batch)
+    microbatch = auto_microbatch(batch // shares)
+    assert (batch // shares) % microbatch == 0
+    assert 1 <= microbatch <= 8
+
+
+@given(st.integers(1, 3000))
+def test_divisors(number: int) -> None:
+    """Otherwise the nearest valid value is not valid."""
+    assert divisors(number) == [size for size in range(1, number + 1) if number % size == 0]
+
+
+@pytest.mark.parametrize(
+    ("cards", "on_loss"),
+    [
+        ("", OnLoss.EXACT),
+        ("fault_tolerance: {shares: off}", OnLoss.SAME_BATCH),
+        ("orchestration: {engine: torchrun}", OnLoss.ROLLBACK),
+        ("orchestration: {engine: torchrun}\nfault_tolerance: {shares: off}", OnLoss.ROLLBACK),
+        ("fault_tolerance: {on_loss: rescale}", OnLoss.RESCALE),
+    ],
+)
+def test_on_loss_auto_is_the_strongest_possible(
+    load: Load, minimal: str, cards: str, on_loss: OnLoss
+) -> None:
+    """Otherwise a run promises less than it could, or more than it can."""
+    assert load(f"{minimal}{cards}\n").job.fault_tolerance.on_loss is on_loss
+
+
+def test_constants_do_not_follow_the_devices_on_resume(load: Load, minimal: str) -> None:
+    """Otherwise a resumed run on more devices adds in another order and loses its bits."""
+    first = load(minimal + "orchestration: {devices: 2}\n")
+    again = load(first.resolved_yaml(), overrides=["orchestration.devices=4"])
+    assert again.job.fault_tolerance.shares == first.job.fault_tolerance.shares == 4
+    assert again.job.train.microbatch == first.job.train.microbatch == 8
+    assert first.origins["fault_tolerance.shares"] == "auto (default)"
+    assert (
+        load(minimal + "fault_tolerance: {shares: auto}\n").origins["fault_tolerance.shares"]
+        == "auto (run.yaml:5)"
+    )

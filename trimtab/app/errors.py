@@ -1,0 +1,21 @@
+"""Errors of the command line.
+
+InputError
+├── JobReadError      the job file cannot be read at all, or names what does not exist
+├── UnknownRunError   no run, or several runs, have the name that was given
+└── RunStateError     the run is not in the state that the verb needs
+"""
+
+from trimtab.terms import InputError
+
+
+class JobReadError(InputError):
+    """The job file cannot be read at all, or names what does not exist; the message says where."""
+
+
+class UnknownRunError(InputError):
+    """No run, or several runs, have the name that was given; the message lists what there is."""
+
+
+class RunStateError(InputError):
+    """The run is not in the state that the verb needs: it is alive, it is not, it has no such step."""

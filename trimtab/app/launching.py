@@ -1,0 +1,103 @@
+"""From a job to what an engine is asked to start."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
+from trimtab.engines.launch import Launch, clean_environment
+from trimtab.policy import Limits
+from trimtab.spec import Job
+from trimtab.spec.injections import Injection
+from trimtab.spec.resolved import plain_values
+from trimtab.terms import Phase
+
+RANK_MODULE = "trimtab.runtime.worker"
+_BEATS_PER_LIMIT = 4
+"""Heartbeats within the silence that is tolerated: three in a row may be late."""
+
+
+def build_launch(
+    job: Job,
+    *,
+    folder: Path,
+    attempt: int,
+    first_incarnation: int,
+    injections: Sequence[Injection],
+    is_resumed: bool,
+    inherited: Mapping[str, str],
+    working_folder: Path,
+) -> Launch:
+    """What an engine starts for one attempt of a run.
+
+    Args:
+        job: With every ``auto`` resolved.
+        folder: Of the run.
+        attempt: From 1.
+        first_incarnation: Number of every rank's first process, above all that earlier attempts used.
+        injections: Faults to make happen.
+        is_resumed: Whether to continue from the newest checkpoint.
+        inherited: The environment of the caller, of which the ranks see an allow-list.
+        working_folder: What relative paths in the job file are relative to.
+
+    Raises: UnknownNameError for a cluster that the catalog does not know.
+    """
+    card, tolerance = job.orchestration, job.fault_tolerance
+    return Launch(
+        run=folder.name,
+        folder=folder.resolve(),
+        attempt=attempt,
+        devices=card.devices,
+        module=RANK_MODULE,
+        rank_settings={
+            "job": plain_values(job),
+            "injections": [injection.to_json() for injection in injections],
+            "beat_s": tolerance.detection.heartbeat / _BEATS_PER_LIMIT,
+            "working_folder": str(working_folder),
+            "resume": is_resumed,
+        },
+        environment=clean_environment(
+            inherited,
+            run=folder.name,
+            threads=card.threads,
+            passed=card.environment.passed,
+            added=card.environment.assigned,
+        ),
+        limits=limits_of(job),
+        num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
+        on_loss=tolerance.on_loss,
+        is_replacing=tolerance.replace,
+        grace_s=card.grace,
+        first_incarnation=first_incarnation,
+        device_price_usd_per_hour=device_price(job),
+    )
+
+
+def limits_of(job: Job) -> Limits:
+    """The deadlines that the detection section of a job sets."""
+    detection = job.fault_tolerance.detection
+    return Limits(
+        heartbeat_s=detection.heartbeat,
+        progress_s=detection.progress,
+        phases_s={
+            Phase.START: detection.first_step,
+            Phase.CHECKPOINT: detection.save,
+            Phase.EVALUATE: detection.evaluation,
+        },
+        start_s=detection.first_step,
+        max_node_losses=job.fault_tolerance.restarts.node_loss,
+    )
+
+
+def device_price(job: Job) -> float | None:
+    """Dollars for an hour of one device: the job's own price, else the catalog's for its cluster, else None.
+
+    Raises: UnknownNameError for a cluster that the catalog does not know.
+    """
+    card = job.orchestration
+    if card.price_usd_per_device_hour is not None or card.cluster in (None, THIS_MACHINE):
+        return card.price_usd_per_device_hour
+    device = cluster(card.cluster).nodes[0].accelerator.name
+    try:
+        return price_of(device).usd_per_device_hour
+    except UnknownNameError:  # a device that nobody rents out
+        return None

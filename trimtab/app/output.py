@@ -1,0 +1,32 @@
+"""What goes to standard output and standard error, and in what form."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """The one JSON document of a verb on standard output."""
+    print(json_text(document), flush=True)
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """Strict JSON, indented: numbers that are not finite become null, for JSON has no word for them."""
+    return json.dumps(_strict(document), indent=2, allow_nan=False)
+
+
+def say(text: str) -> None:
+    """A line for people who watch: on standard error, so that standard output holds the result alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value

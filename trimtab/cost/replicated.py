@@ -1,0 +1,126 @@
+"""Memory and traffic of a rank when parameters are replicated and the batch is cut into parts.
+
+Sources of the formulas: what the runtime allocates (flat fp32 vectors, one leaf for each own share) and the
+collectives that it calls. Activations are not in here: what a backward pass keeps depends on the kernels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.plan.layout import BYTES_PER_ELEMENT, ReplicatedLayout
+from trimtab.spec import Optimizer
+
+REDUCE_FORMULA = (
+    "out = b (n - 1) e 4: each of b own subtrees, to each of n - 1 peers, in pieces of e elements"
+)
+GATHER_FORMULA = "out = (n - 1) e 4: the own piece of e elements passed on around all n ranks"
+ALL_REDUCE_FORMULA = "out = 2 (n - 1) / n L 4: a ring over L elements, the backend's own"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """Bytes that one rank holds between and during steps, by class; fp32 throughout."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    """One leaf for each own part, and the scaled sum that the optimizer reads."""
+    optimizer_bytes: int
+    exchange_bytes: int
+    """What is sent and received in the sum over ranks."""
+    staging_bytes: int
+    """Memory shared with the checkpoint's writer; on the rank that saves."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All classes together."""
+        return (
+            self.parameters_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.exchange_bytes
+            + self.staging_bytes
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTraffic:
+    """Bytes that one rank sends in one step."""
+
+    reduce_bytes: int
+    gather_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Both phases together."""
+        return self.reduce_bytes + self.gather_bytes
+
+
+def num_states(optimizer: Optimizer) -> int:
+    """Vectors as long as the parameters that an optimizer keeps.
+
+    >>> from trimtab.spec import AdamW
+    >>> num_states(Optimizer(adamw=AdamW()))
+    2
+    """
+    if optimizer.adamw is not None:
+        return 2
+    return int(optimizer.sgd is not None and optimizer.sgd.momentum > 0)
+
+
+def rank_memory(
+    layout: ReplicatedLayout,
+    *,
+    ranks: int,
+    own_parts: int,
+    own_blocks: int,
+    all_blocks: int,
+    states: int,
+    is_saving: bool,
+) -> RankMemory:
+    """What one of ``ranks`` ranks holds.
+
+    Args:
+        layout: Of the run.
+        ranks: Living ranks.
+        own_parts: Shares that this rank computes.
+        own_blocks: Complete subtrees that it sums by itself: the fewest that cover its shares.
+        all_blocks: Those of all ranks together.
+        states: Vectors that the optimizer keeps.
+        is_saving: Whether this rank writes checkpoints.
+    """
+    vector_bytes = layout.num_elements * BYTES_PER_ELEMENT
+    leaf_bytes = layout.leaf_capacity * BYTES_PER_ELEMENT
+    piece_bytes = layout.piece_elements(ranks) * BYTES_PER_ELEMENT
+    exchange_bytes = 0
+    if not layout.has_fixed_order:
+        exchange_bytes = layout.leaf_elements * BYTES_PER_ELEMENT
+    elif ranks > 1:
+        sent_bytes = piece_bytes * ranks * own_blocks if own_blocks > 1 else 0
+        exchange_bytes = sent_bytes + piece_bytes * all_blocks + piece_bytes * ranks
+    partial_sums = (own_parts - own_blocks) if layout.has_fixed_order else 0
+    return RankMemory(
+        parameters_bytes=vector_bytes,
+        gradients_bytes=own_parts * leaf_bytes + vector_bytes,
+        optimizer_bytes=states * vector_bytes,
+        exchange_bytes=exchange_bytes + partial_sums * leaf_bytes,
+        staging_bytes=(1 + states) * layout.num_parameters * BYTES_PER_ELEMENT if is_saving else 0,
+    )
+
+
+def rank_traffic(layout: ReplicatedLayout, *, ranks: int, own_blocks: int) -> RankTraffic:
+    """What one of ``ranks`` ranks sends in a step, by the formulas above.
+
+    The reduce is an all-to-all of subtrees, the gather a ring all-gather. With shares off it is one
+    all-reduce of the backend, counted half and half.
+    """
+    peers = ranks - 1
+    if not layout.has_fixed_order:
+        half_bytes = peers * layout.leaf_elements * BYTES_PER_ELEMENT // ranks
+        return RankTraffic(reduce_bytes=half_bytes, gather_bytes=half_bytes)
+    piece_bytes = layout.piece_elements(ranks) * BYTES_PER_ELEMENT
+    return RankTraffic(reduce_bytes=own_blocks * peers * piece_bytes, gather_bytes=peers * piece_bytes)
+
+
+def largest(memories: Sequence[RankMemory]) -> RankMemory:
+    """The memory of the rank that holds most."""
+    return max(memories, key=lambda memory: memory.total_bytes)

@@ -1,0 +1,127 @@
+"""What an engine is asked to start, as a value: a dry run prints exactly this."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from trimtab.policy import Limits
+from trimtab.terms import OnLoss
+
+_ALLOWED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "SHELL",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONHASHSEED",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "KUBECONFIG",
+    "SSL_CERT_FILE",
+)
+"""What a rank inherits. Everything else of the submitting shell stays there: rank numbers and CPU bindings of an
+outer job would make a launcher believe that it is somebody else."""
+
+_ALLOWED_PREFIXES = ("LC_", "OPENBLAS_", "MKL_CBWR", "NCCL_", "GLOO_", "HF_", "AWS_", "GOOGLE_")
+
+RUN_VARIABLE = "TRIMTAB_RUN"
+"""Set in every process of a run, so that its leftovers can be found."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """The ranks of one attempt of a run.
+
+    Args:
+        module: Python module that is a rank.
+        rank_settings: What every rank is told, as JSON values.
+        environment: Complete environment of every rank.
+        device_price_usd_per_hour: Of one device; None when unknown.
+        first_incarnation: Number of every rank's first process; above all that earlier attempts used.
+        grace_s: From the wish to stop until what still runs is killed.
+        agent_address: Where the agent listens; port 0 takes a free one.
+    """
+
+    run: str
+    folder: Path
+    attempt: int
+    devices: int
+    module: str
+    rank_settings: Mapping[str, object]
+    environment: Mapping[str, str]
+    limits: Limits
+    num_shares: int
+    on_loss: OnLoss
+    is_replacing: bool
+    grace_s: float
+    first_incarnation: int = 0
+    device_price_usd_per_hour: float | None = None
+    agent_address: tuple[str, int] = ("127.0.0.1", 0)
+
+    def describe(self) -> str:
+        """Everything that would be started, for people: the command, then the environment and the settings."""
+        lines = [f"{self.devices} x {' '.join(self.command())}", "environment:"]
+        lines += [f"  {key}={value}" for key, value in sorted(self.environment.items())]
+        lines += [
+            "settings:",
+            *(f"  {line}" for line in json.dumps(dict(self.rank_settings), indent=2).splitlines()),
+        ]
+        return "\n".join(lines)
+
+    def command(self) -> tuple[str, ...]:
+        """The command line of every rank. Rank number and run token arrive on its standard input."""
+        return (sys.executable, "-m", self.module)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ticket:
+    """What one rank reads from its standard input: who it is, whom it answers to, what to do."""
+
+    run: str
+    folder: str
+    rank: int
+    incarnation: int
+    attempt: int
+    devices: int
+    agent_host: str
+    agent_port: int
+    token: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+
+def clean_environment(
+    inherited: Mapping[str, str], *, run: str, threads: int, passed: Sequence[str], added: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a rank: an allow-list of the submitting shell's, what the job passes by name, what it sets.
+
+    ``threads`` bounds the math libraries' threads: it is a constant of the run, for bits depend on it.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name in _ALLOWED or name in passed or name.startswith(_ALLOWED_PREFIXES)
+    }
+    bounds = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return kept | bounds | {"PYTHONUNBUFFERED": "1", RUN_VARIABLE: run} | dict(added)
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment of this process."""
+    return dict(os.environ)

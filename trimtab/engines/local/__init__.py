@@ -1,0 +1,1 @@
+"""Ranks as processes of this machine, under an agent that survives what they do."""

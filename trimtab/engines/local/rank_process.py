@@ -1,0 +1,91 @@
+"""One rank as an operating-system process: its own session, its own log, no orphan left behind."""
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.engines.errors import LaunchError
+from trimtab.engines.launch import Launch, Ticket
+
+
+@dataclass(slots=True, kw_only=True)
+class RankProcess:
+    """A started rank. ``pidfd`` becomes readable when it exits."""
+
+    rank: int
+    incarnation: int
+    process: "subprocess.Popen[bytes]"
+    pidfd: int
+    log: Path
+    is_reaped: bool = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also its process group and session."""
+        return self.process.pid
+
+    def kill_group(self, number: int = signal.SIGKILL) -> None:
+        """Signal the rank and every child it has; only its own session, which died with it if it is reaped."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+        except PermissionError:  # a zombie group on some kernels
+            return
+
+    def reap(self) -> int:
+        """Collect the exit status (negative: the signal) of a process that has exited, and end its children."""
+        code = self.process.wait()
+        if not self.is_reaped:
+            self.kill_group()
+            os.close(self.pidfd)
+            self.is_reaped = True
+        return code
+
+
+def start_rank(launch: Launch, ticket: Ticket) -> RankProcess:
+    """Start a rank's process and hand it its ticket.
+
+    Raises: LaunchError naming the command and the system's reason.
+    """
+    folder = launch.folder / "logs"
+    folder.mkdir(exist_ok=True)
+    log = folder / f"rank-{ticket.rank}-{ticket.incarnation}.log"
+    try:
+        with open(log, "ab") as output:
+            process = subprocess.Popen(
+                launch.command(),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(launch.environment),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(
+            f"rank {ticket.rank} could not be started: {' '.join(launch.command())}: {error}"
+        ) from error
+    assert process.stdin is not None
+    try:
+        process.stdin.write(ticket.to_json().encode() + b"\n")
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it died at once; its exit is seen like any other
+    return RankProcess(
+        rank=ticket.rank,
+        incarnation=ticket.incarnation,
+        process=process,
+        pidfd=os.pidfd_open(process.pid),
+        log=log,
+    )
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, for people.
+
+    >>> describe_exit(-9), describe_exit(1)
+    ('signal SIGKILL', 'exit code 1')
+    """
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

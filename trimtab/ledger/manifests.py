@@ -1,0 +1,358 @@
+"""The manifest of a checkpoint: what a whole one holds, and which folders of a run are whole.
+
+A checkpoint is a folder ``step-<N>`` with ``model.safetensors`` (fp32 master weights under their logical
+names), ``optimizer.safetensors`` (``<part>/<name>``) and ``manifest.json``, which is written last. A folder
+under any other name, such as ``step-<N>.tmp-<pid>``, never counts as a checkpoint.
+
+Text and sizes come in as values: who reads the disk passes them, so that this module needs neither paths
+nor tensors.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from trimtab.terms import RunError
+
+FORMAT_NAME = "trimtab-checkpoint"
+FORMAT_MAJOR = 1
+"""A reader refuses any other major version: the meaning of a field has changed."""
+FORMAT_MINOR = 0
+"""Grows when an optional field with a default is added; a reader accepts every minor version."""
+
+MANIFEST_NAME = "manifest.json"
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+PARAMETERS = "parameters"
+"""The part that holds the master weights; every other part is optimizer state."""
+
+_STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
+_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+_Value = TypeVar("_Value")
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be used; the message names the file.
+
+    CheckpointError
+    ├── UnsupportedFormatError   another major version of the format
+    └── StateMismatchError       whole, but of another model (``runtime.checkpoint.errors``)
+    """
+
+
+class UnsupportedFormatError(CheckpointError):
+    """The checkpoint is in a major version of the format that this Trimtab does not read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    """Of the whole file, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One kind of state and how much of it there must be, so that an emptied one is noticed."""
+
+    name: str
+    """``parameters``, or the optimizer's own word: ``exp_avg``."""
+    file: str
+    num_tensors: int
+    size_bytes: int
+    """Bytes of the tensors, without the file's header."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What one checkpoint holds."""
+
+    step: int
+    """Optimizer steps that were finished when the state was staged."""
+    files: tuple[FileEntry, ...]
+    parts: tuple[Part, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What resumes a run besides tensors: lr schedule, seeds, data position, and so on. JSON values."""
+    written_by: str = ""
+    """Version of Trimtab that wrote the checkpoint; empty when not recorded."""
+    version: tuple[int, int] = (FORMAT_MAJOR, FORMAT_MINOR)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files together, without the manifest."""
+        return sum(entry.size_bytes for entry in self.files)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundCheckpoint:
+    """A folder that is, or was to become, a checkpoint."""
+
+    step: int
+    name: str
+    manifest: Manifest | None = None
+    error: CheckpointError | None = None
+    """Why the folder does not count as a checkpoint; None if it is complete."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Every file is there with its size. Contents are not read: that is ``verify``'s work."""
+        return self.error is None
+
+
+def folder_name(step: int) -> str:
+    """The name of the folder that holds the checkpoint of a step."""
+    return f"step-{step}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a folder named as a checkpoint, or None.
+
+    >>> step_of("step-1000"), step_of("step-1000.tmp-77"), step_of("step-007")
+    (1000, None, None)
+    """
+    match = _STEP_FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def writer_of(name: str) -> int | None:
+    """The process that left a save or a removal unfinished under this name, or None for any other name.
+
+    >>> writer_of("step-20.tmp-77"), writer_of("step-20")
+    (77, None)
+    """
+    match = _UNFINISHED_FOLDER.fullmatch(name)
+    return int(match[2]) if match else None
+
+
+def is_plain_file_name(name: str) -> bool:
+    """Whether a name can only mean a file inside its own folder, whoever decodes it.
+
+    >>> is_plain_file_name("model.safetensors"), is_plain_file_name("../model"), is_plain_file_name("a%2fb")
+    (True, False, False)
+    """
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Strict JSON: no NaN or infinity, no key twice, no nesting without end.
+
+    Raises: CheckpointError naming ``source``.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{source}: not strict JSON: {error}") from error
+
+
+def parse_manifest(text: str, source: str) -> Manifest:
+    """The manifest that a text describes.
+
+    Args:
+        text: Contents of ``manifest.json``.
+        source: The name that errors show, such as ``checkpoints/step-20/manifest.json``.
+
+    Raises: UnsupportedFormatError for another major version; CheckpointError for anything that is missing,
+        of the wrong type, damaged, or names a file outside the checkpoint.
+    """
+    document = parse_json(text, source)
+    reader = _Reader(source, "the manifest", document)
+    if reader.take("format", str) != FORMAT_NAME:
+        raise reader.error(f"format is {document['format']!r}, expected {FORMAT_NAME!r}")
+    version = _parse_version(reader)
+    if reader.take("digest", str) != seal(document)["digest"]:
+        raise reader.error("damaged: its digest does not fit what it says")
+    files = tuple(_parse_file(entry) for entry in reader.take_items("files"))
+    manifest = Manifest(
+        step=reader.take_count("step"),
+        files=files,
+        parts=tuple(
+            _parse_part(entry, {file.name for file in files}) for entry in reader.take_items("parts")
+        ),
+        extra=reader.take("extra", dict),
+        written_by=reader.take("written_by", str, default=""),
+        version=version,
+    )
+    for kind, names in (
+        ("file", [f.name for f in manifest.files]),
+        ("part", [p.name for p in manifest.parts]),
+    ):
+        if len(set(names)) != len(names):
+            raise reader.error(f"a {kind} is listed twice: {sorted(names)}")
+    return manifest
+
+
+def manifest_document(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as JSON values, sealed, in the order in which they are written."""
+    return seal(
+        {
+            "format": FORMAT_NAME,
+            "version": "{}.{}".format(*manifest.version),
+            "written_by": manifest.written_by,
+            "step": manifest.step,
+            "files": [_as_document(entry) for entry in manifest.files],
+            "parts": [_as_document(part) for part in manifest.parts],
+            "extra": dict(manifest.extra),
+        }
+    )
+
+
+def seal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the digest that makes a flipped bit in it show.
+
+    The files' own entries are left out: who writes them fills them in last, and each is checked against its
+    file anyway. Fields that this version does not know are covered too.
+    """
+    covered = {name: value for name, value in document.items() if name not in ("files", "digest")}
+    text = json.dumps(covered, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return {**document, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def list_checkpoints(
+    names: Iterable[str], *, read: Callable[[str], str], size: Callable[[str], int]
+) -> tuple[FoundCheckpoint, ...]:
+    """The checkpoints of a folder in order of step, unfinished and torn ones included, each with its error.
+
+    Args:
+        names: Entries of the folder ``checkpoints``, in any order; unrelated ones are passed over.
+        read: Text of a file, given ``step-20/manifest.json``. Raises OSError if it cannot.
+        size: Bytes of a file, given ``step-20/model.safetensors``. Raises OSError if it cannot.
+    """
+    found = [
+        _look_at(name, step, read, size) if step_of(name) is not None else _unfinished(name, step)
+        for name in names
+        if (step := _step_of_any(name)) is not None
+    ]
+    return tuple(sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.name)))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError(f"a key stands twice among {[key for key, _ in pairs]}")
+    return document
+
+
+class _Reader:
+    """One JSON object, from which fields of a stated type are taken."""
+
+    def __init__(self, source: str, where: str, document: object) -> None:
+        self._source = source
+        self._where = where
+        if not isinstance(document, dict):
+            raise self.error(f"expected an object, found {_type_name(document)}")
+        self._document = document
+
+    def error(self, message: str) -> CheckpointError:
+        return CheckpointError(f"{self._source}: {self._where}: {message}")
+
+    def take(self, name: str, kind: type[_Value], default: _Value | None = None) -> _Value:
+        if name not in self._document and default is not None:
+            return default
+        if name not in self._document:
+            raise self.error(f"{name!r} is missing")
+        value = self._document[name]
+        if type(value) is not kind:  # not isinstance: True would pass as an integer
+            raise self.error(f"{name!r} must be {kind.__name__}, found {_type_name(value)}")
+        return value
+
+    def take_count(self, name: str) -> int:
+        value = self.take(name, int)
+        if value < 0:
+            raise self.error(f"{name!r} must not be negative, found {value}")
+        return value
+
+    def take_items(self, name: str) -> list["_Reader"]:
+        items = self.take(name, list)
+        return [_Reader(self._source, f"{name}[{i}]", item) for i, item in enumerate(items)]
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _parse_version(reader: _Reader) -> tuple[int, int]:
+    text = reader.take("version", str)
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise reader.error(f"version {text!r} is not of the form major.minor")
+    major, minor = int(match[1]), int(match[2])
+    if major != FORMAT_MAJOR:
+        raise UnsupportedFormatError(
+            str(reader.error(f"format version {text}; this Trimtab reads {FORMAT_MAJOR}.x"))
+            + ("; install a newer Trimtab to use it" if major > FORMAT_MAJOR else "")
+        )
+    return major, minor
+
+
+def _parse_file(reader: _Reader) -> FileEntry:
+    name = reader.take("name", str)
+    if not is_plain_file_name(name):
+        raise reader.error(f"file name {name!r} could lead outside the checkpoint")
+    sha256 = reader.take("sha256", str)
+    if not _SHA256.fullmatch(sha256):
+        raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {sha256!r}")
+    return FileEntry(name=name, size_bytes=reader.take_count("size_bytes"), sha256=sha256)
+
+
+def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
+    part = Part(
+        name=reader.take("name", str),
+        file=reader.take("file", str),
+        num_tensors=reader.take_count("num_tensors"),
+        size_bytes=reader.take_count("size_bytes"),
+    )
+    if part.file not in file_names:
+        raise reader.error(f"part {part.name!r} is in {part.file!r}, which is not among the files")
+    return part
+
+
+def _as_document(entry: FileEntry | Part) -> dict[str, Any]:
+    return {item.name: getattr(entry, item.name) for item in fields(entry)}
+
+
+def _step_of_any(name: str) -> int | None:
+    match = _STEP_FOLDER.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _unfinished(name: str, step: int) -> FoundCheckpoint:
+    return FoundCheckpoint(step=step, name=name, error=CheckpointError(f"{name}: the save did not finish"))
+
+
+def _look_at(name: str, step: int, read: Callable[[str], str], size: Callable[[str], int]) -> FoundCheckpoint:
+    source = f"{name}/{MANIFEST_NAME}"
+    try:
+        manifest = parse_manifest(read(source), source)
+        _check_sizes(name, step, manifest, size)
+    except OSError as error:
+        failure = CheckpointError(f"{source}: {error.strerror}")
+        return FoundCheckpoint(step=step, name=name, error=failure)
+    except CheckpointError as error:
+        return FoundCheckpoint(step=step, name=name, error=error)
+    return FoundCheckpoint(step=step, name=name, manifest=manifest)
+
+
+def _check_sizes(name: str, step: int, manifest: Manifest, size: Callable[[str], int]) -> None:
+    if manifest.step != step:
+        raise CheckpointError(f"{name}/{MANIFEST_NAME}: it is of step {manifest.step}")
+    for entry in manifest.files:
+        try:
+            found = size(f"{name}/{entry.name}")
+        except OSError as error:
+            raise CheckpointError(f"{name}/{entry.name}: {error.strerror}") from error
+        if found != entry.size_bytes:
+            raise CheckpointError(f"{name}/{entry.name}: {found} bytes, expected {entry.size_bytes}")

@@ -1,0 +1,513 @@
+"""Who is in the run now, and what happens when somebody comes, goes, hangs or stops.
+
+One pure function, ``decide``: state and event in, next state, actions and a reason out. The agent carries the
+actions out with real processes; tests and the simulator drive the same function with values.
+
+The life of an epoch: everybody parks, the agent forms an epoch (Form), the ranks train; a death, a broken
+collective, a newcomer or a hang ends it (Fence), everybody alive parks again. Start-up is the same path with
+nothing lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from trimtab.policy.shares import assign_shares, keep_only, take_over
+from trimtab.policy.wire import (
+    Admit,
+    Beat,
+    Committed,
+    Dismiss,
+    Failed,
+    Fence,
+    Finished,
+    Form,
+    Hello,
+    Message,
+    Parked,
+    Stop,
+)
+from trimtab.terms import OnLoss, Phase
+
+
+class Cause(StrEnum):
+    """Why a rank is lost; budgets are counted per cause."""
+
+    EXITED = "exited"
+    SILENT = "silent"
+    STUCK = "stuck"
+    NOT_PARKED = "not_parked"
+    START_TIMEOUT = "start_timeout"
+    USER_ERROR = "user_error"
+
+
+class Standing(StrEnum):
+    """Where a rank stands."""
+
+    STARTING = "starting"
+    PARKED = "parked"
+    TRAINING = "training"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Deadlines in seconds, all on the agent's clock.
+
+    ``heartbeat_s``: silence of the rank's heartbeat thread. ``progress_s``: its main thread gets nowhere though it
+    waits for nobody. ``phases_s`` overrides the latter by phase. ``start_s``: from spawn to the first Parked.
+    ``park_s``: from a fence until a rank that still beats has parked.
+    """
+
+    heartbeat_s: float = 2.0
+    progress_s: float = 60.0
+    phases_s: Mapping[Phase, float] = field(default_factory=dict)
+    start_s: float = 120.0
+    park_s: float = 30.0
+    max_node_losses: int = 16
+
+    def progress_in(self, phase: Phase) -> float:
+        """The limit that holds in a phase."""
+        return self.phases_s.get(phase, self.progress_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """What the agent knows of one rank's process."""
+
+    rank: int
+    incarnation: int
+    standing: Standing = Standing.STARTING
+    spawned_at_s: float
+    heard_at_s: float
+    moved_at_s: float
+    is_connected: bool = False
+    progress: int = -1
+    phase: Phase = Phase.START
+    is_waiting: bool = False
+    step: int = 0
+    committed: int = 0
+    held: tuple[int, ...] = ()
+    store_port: int = 0
+    is_condemned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One loss: what was lost, why, when it happened and when it was declared (nanoseconds of the agent's clock)."""
+
+    rank: int
+    incarnation: int
+    cause: Cause
+    detail: str
+    step: int
+    fault_ns: int
+    declared_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Everything that a decision depends on."""
+
+    num_shares: int
+    on_loss: OnLoss
+    limits: Limits
+    is_replacing: bool = False
+    epoch: int = 0
+    is_formed: bool = False
+    fenced_at_s: float = 0.0
+    roster: tuple[int, ...] = ()
+    members: Mapping[int, Member] = field(default_factory=dict)
+    incarnations: Mapping[int, int] = field(default_factory=dict)
+    condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+    num_losses: int = 0
+    is_stopping: bool = False
+    is_over: bool = False
+    is_admitting: bool = False
+
+
+# Events that are no wire messages.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spawned:
+    """A process was started for a rank."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """A rank said something."""
+
+    rank: int
+    incarnation: int
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exited:
+    """A rank's process is gone. ``how`` reads 'exit code 1' or 'signal SIGKILL'; ``fault_ns`` is its last sign of life."""
+
+    rank: int
+    incarnation: int
+    how: str
+    is_clean: bool
+    fault_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopAsked:
+    """Somebody wants the run to end cleanly."""
+
+
+Event = Spawned | Received | Exited | Tick | StopAsked
+
+
+# Actions, carried out by the agent in order.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tell:
+    """Send a message to a rank."""
+
+    rank: int
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    """End a rank's process and all its children with SIGKILL."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spawn:
+    """Start a process for a rank."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declare:
+    """Record a loss in the journal."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """The run is over; ``error`` is the first cause when it failed."""
+
+    is_failed: bool
+    error: str | None = None
+
+
+Action = Tell | Kill | Spawn | Declare | End
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The next state, what to do, and why (empty when nothing is worth saying)."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision:
+    """What should be done now.
+
+    ``now_s`` and ``now_ns`` are one reading of the agent's monotonic clock. Never raises; an event about a process
+    that is no longer a member changes nothing.
+    """
+    if state.is_over:
+        return Decision(state=state)
+    match event:
+        case Spawned():
+            return _spawned(state, event, now_s)
+        case Received():
+            return _received(state, event, now_s)
+        case Exited():
+            return _exited(state, event, now_s, now_ns)
+        case StopAsked():
+            return _stop_asked(state)
+        case Tick():
+            return _tick(state, now_s)
+
+
+def _spawned(state: State, event: Spawned, now_s: float) -> Decision:
+    member = Member(
+        rank=event.rank,
+        incarnation=event.incarnation,
+        spawned_at_s=now_s,
+        heard_at_s=now_s,
+        moved_at_s=now_s,
+    )
+    incarnations = {**state.incarnations, event.rank: event.incarnation}
+    return Decision(state=replace(_with(state, member), incarnations=incarnations))
+
+
+def _received(state: State, event: Received, now_s: float) -> Decision:
+    member = state.members.get(event.rank)
+    if member is None or member.incarnation != event.incarnation:
+        stale = Tell(rank=event.rank, message=Dismiss(reason="this process is no longer a member of the run"))
+        return Decision(state=state, actions=(stale,) if isinstance(event.message, Hello) else ())
+    member = replace(member, heard_at_s=now_s)
+    match event.message:
+        case Hello():
+            return Decision(state=_with(state, replace(member, is_connected=True)))
+        case Beat() as beat:
+            return Decision(state=_with(state, _after_beat(member, beat, now_s)))
+        case Committed() as commit:
+            return Decision(state=_with(state, replace(member, step=commit.step + 1, moved_at_s=now_s)))
+        case Parked() as parked:
+            return _parked(_with(state, member), member, parked, now_s)
+        case Finished():
+            return _finished(_with(state, replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
+        case Failed() as failed:
+            failures = {**state.failures, member.rank: failed.error}
+            return Decision(state=replace(_with(state, member), failures=failures))
+        case _:
+            return Decision(state=_with(state, member))
+
+
+def _after_beat(member: Member, beat: Beat, now_s: float) -> Member:
+    moved = beat.progress != member.progress
+    return replace(
+        member,
+        progress=beat.progress,
+        phase=beat.phase,
+        is_waiting=beat.waiting,
+        step=beat.step,
+        moved_at_s=now_s if moved else member.moved_at_s,
+    )
+
+
+def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decision:
+    if member.standing is not Standing.STARTING and parked.left_epoch != state.epoch:
+        return Decision(state=state)
+    newcomer = member.standing is Standing.STARTING
+    member = replace(
+        member,
+        standing=Standing.PARKED,
+        committed=parked.committed,
+        step=parked.committed,
+        held=parked.held,
+        store_port=parked.store_port,
+        moved_at_s=now_s,
+    )
+    state = _with(state, member)
+    if newcomer and state.is_formed:
+        actions = _tell_all(state, Admit(), standing=Standing.TRAINING)
+        return Decision(
+            state=replace(state, is_admitting=True),
+            actions=actions,
+            reason=f"rank {member.rank} is ready and joins at the next step border",
+        )
+    if parked.error is not None and state.is_formed:
+        fenced = _fence(
+            state, now_s, fault_ns=parked.t_ns, reason=f"rank {member.rank} lost its peers: {parked.error}"
+        )
+        return _form_if_complete(fenced)
+    if state.is_formed:  # a step border that all agreed on
+        state = replace(state, is_formed=False, fenced_at_s=now_s)
+    return _form_if_complete(Decision(state=state))
+
+
+def _form_if_complete(decision: Decision) -> Decision:
+    """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked."""
+    state = decision.state
+    if state.is_formed or not state.members:
+        return decision
+    ready = [m for m in state.members.values() if m.standing is Standing.PARKED]
+    awaited = [m for m in state.members.values() if m.standing is not Standing.PARKED]
+    if state.epoch > 0 and ready:
+        awaited = [m for m in awaited if m.standing is not Standing.STARTING]
+    if awaited or not ready:
+        return decision
+    form = _form(state, ready)
+    members = {
+        **state.members,
+        **{m.rank: replace(m, standing=Standing.TRAINING, is_waiting=False) for m in ready},
+    }
+    state = replace(
+        state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.members
+    )
+    actions: tuple[Action, ...] = tuple(Tell(rank=rank, message=form) for rank in form.members)
+    if state.is_stopping:
+        actions += tuple(Tell(rank=rank, message=Stop()) for rank in form.members)
+    reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.members))} go on with step {form.step}"
+    reasons = [text for text in (decision.reason, reason) if text]
+    return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
+
+
+def _form(state: State, ready: list[Member]) -> Form:
+    ranks = tuple(sorted(m.rank for m in ready))
+    step = max(m.committed for m in ready)
+    ahead = [m for m in ready if m.committed == step]
+    source = min(m.rank for m in ahead)
+    held = {m.rank: m.held for m in ahead}
+    if state.num_shares == 0 or state.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH) or not any(held.values()):
+        owners = assign_shares(state.num_shares, ranks) if state.num_shares else ()
+    elif state.on_loss is OnLoss.RESCALE:
+        owners = keep_only(state.num_shares, ranks, held)
+    else:
+        owners = take_over(state.num_shares, ranks, held)
+    leader = state.members[ranks[0]]
+    return Form(
+        epoch=state.epoch + 1,
+        members=ranks,
+        store_host="127.0.0.1",
+        store_port=leader.store_port,
+        step=step,
+        source=source,
+        is_healing=len(ahead) < len(ready),
+        owners=owners,
+    )
+
+
+def _fence(state: State, now_s: float, *, fault_ns: int, reason: str) -> Decision:
+    standings = (Standing.TRAINING, Standing.FINISHED)
+    actions = tuple(
+        Tell(rank=m.rank, message=Fence(epoch=state.epoch, fault_ns=fault_ns, reason=reason))
+        for m in state.members.values()
+        if m.standing in standings
+    )
+    members = {
+        rank: replace(m, standing=Standing.TRAINING) if m.standing is Standing.FINISHED else m
+        for rank, m in state.members.items()
+    }
+    state = replace(state, is_formed=False, fenced_at_s=now_s, members=members)
+    return Decision(state=state, actions=actions, reason=reason)
+
+
+def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
+    member = state.members.get(event.rank)
+    if member is None or member.incarnation != event.incarnation:
+        return Decision(state=state)
+    members = {rank: m for rank, m in state.members.items() if rank != event.rank}
+    state = replace(state, members=members)
+    if event.is_clean and member.standing is Standing.FINISHED:
+        return _finished(state)
+    if event.rank in state.failures:
+        return _give_up(state, f"rank {event.rank} failed: {state.failures[event.rank]}")
+    cause, detail = state.condemned.get(event.rank, (Cause.EXITED, event.how))
+    condemned = {rank: why for rank, why in state.condemned.items() if rank != event.rank}
+    state = replace(state, condemned=condemned, num_losses=state.num_losses + 1)
+    fault = Fault(
+        rank=event.rank,
+        incarnation=event.incarnation,
+        cause=cause,
+        detail=detail,
+        step=member.step,
+        fault_ns=event.fault_ns,
+        declared_ns=now_ns,
+    )
+    return _after_loss(state, member, fault, now_s)
+
+
+def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
+    reason = f"rank {fault.rank} is lost ({fault.detail}) in step {fault.step}"
+    if state.num_losses > state.limits.max_node_losses:
+        decision = _give_up(state, f"{reason}; that is loss number {state.num_losses}, more than the budget")
+        return replace(decision, actions=(Declare(fault=fault), *decision.actions))
+    spawn: tuple[Action, ...] = ()
+    if state.is_replacing or not state.members or member.standing is Standing.STARTING:
+        spawn = (Spawn(rank=fault.rank, incarnation=fault.incarnation + 1),)
+    was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED) and fault.rank in state.roster
+    if state.is_formed and was_inside:
+        fenced = _fence(state, now_s, fault_ns=fault.fault_ns, reason=reason)
+        decision = replace(fenced, actions=(Declare(fault=fault), *fenced.actions))
+    else:
+        decision = Decision(state=state, actions=(Declare(fault=fault),), reason=reason)
+    decision = replace(decision, actions=decision.actions + spawn)
+    if member.standing is Standing.STARTING and state.epoch == 0:
+        return decision  # its replacement is awaited
+    return _form_if_complete(decision)
+
+
+def _finished(state: State) -> Decision:
+    if any(m.standing is not Standing.FINISHED for m in state.members.values() if m.rank in state.roster):
+        return Decision(state=state)
+    actions: tuple[Action, ...] = tuple(
+        Tell(rank=rank, message=Dismiss(reason="the run is complete")) for rank in state.members
+    )
+    over = replace(state, is_over=True)
+    return Decision(state=over, actions=(*actions, End(is_failed=False)), reason="every rank has finished")
+
+
+def _give_up(state: State, error: str) -> Decision:
+    kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
+    over = replace(state, is_over=True)
+    return Decision(state=over, actions=(*kills, End(is_failed=True, error=error)), reason=error)
+
+
+def _stop_asked(state: State) -> Decision:
+    actions = _tell_all(state, Stop(), standing=Standing.TRAINING)
+    return Decision(
+        state=replace(state, is_stopping=True),
+        actions=actions,
+        reason="asked to stop: the ranks agree on a step border",
+    )
+
+
+def _tick(state: State, now_s: float) -> Decision:
+    actions: list[Action] = []
+    reasons: list[str] = []
+    for member in state.members.values():
+        verdict = None if member.is_condemned else _overdue(state, member, now_s)
+        if verdict is None:
+            continue
+        cause, detail = verdict
+        condemned = {**state.condemned, member.rank: (cause, detail)}
+        state = replace(_with(state, replace(member, is_condemned=True)), condemned=condemned)
+        actions.append(Kill(rank=member.rank, incarnation=member.incarnation))
+        reasons.append(f"rank {member.rank}: {detail}")
+    return Decision(state=state, actions=tuple(actions), reason="; ".join(reasons))
+
+
+def _overdue(state: State, member: Member, now_s: float) -> tuple[Cause, str] | None:
+    limits = state.limits
+    silent_s = now_s - member.heard_at_s
+    still_s = now_s - member.moved_at_s
+    if member.standing is Standing.STARTING and not member.is_connected:
+        if now_s - member.spawned_at_s > limits.start_s:
+            return Cause.START_TIMEOUT, f"did not report within {limits.start_s:g} s of its start"
+        return None
+    if silent_s > limits.heartbeat_s:
+        return (
+            Cause.SILENT,
+            f"no sign of life for {silent_s:.1f} s in phase {member.phase} of step {member.step}",
+        )
+    if member.standing is Standing.TRAINING and not state.is_formed:
+        parked_late_s = now_s - max(state.fenced_at_s, member.moved_at_s)
+        if parked_late_s > limits.park_s:
+            return Cause.NOT_PARKED, f"did not leave epoch {state.epoch} within {limits.park_s:g} s"
+        return None
+    is_busy = member.standing in (Standing.TRAINING, Standing.STARTING) and not member.is_waiting
+    limit_s = limits.progress_in(member.phase)
+    if is_busy and still_s > limit_s:
+        return (
+            Cause.STUCK,
+            f"alive but without progress for {still_s:.1f} s in phase {member.phase} of step {member.step}",
+        )
+    return None
+
+
+def _tell_all(state: State, message: Message, *, standing: Standing) -> tuple[Action, ...]:
+    return tuple(Tell(rank=m.rank, message=message) for m in state.members.values() if m.standing is standing)
+
+
+def _with(state: State, member: Member) -> State:
+    return replace(state, members={**state.members, member.rank: member})

@@ -1,0 +1,338 @@
+"""The folder ``checkpoints`` of a run on disk: what is there, is it whole, hand it to others. Without torch."""
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from trimtab.ledger.manifests import (
+    MANIFEST_NAME,
+    MODEL_FILE,
+    CheckpointError,
+    FileEntry,
+    FoundCheckpoint,
+    Manifest,
+    UnsupportedFormatError,
+    folder_name,
+    list_checkpoints,
+    parse_manifest,
+)
+from trimtab.runtime.checkpoint.durable import sync_folder, write_all
+from trimtab.runtime.checkpoint.errors import UnsafePathError
+from trimtab.runtime.checkpoint.tensorfile import TensorEntry, parse_header, split_name
+
+MAX_MANIFEST_BYTES = 64_000_000
+MAX_LOOKS = 20
+"""At a folder that keeps changing; two or three are common beside a trainer that saves all the time."""
+_CHUNK_BYTES = 4_000_000
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileProblem:
+    """A file of a checkpoint that is not whole."""
+
+    file: str
+    """``step-20/model.safetensors``."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewestCheckpoint:
+    """Where a run can continue, and what was passed over on the way."""
+
+    folder: Path | None
+    """None if the run has no complete checkpoint."""
+    warnings: tuple[str, ...]
+    """One for every newer folder that is not complete, with the file that is not."""
+
+
+def resolve_inside(root: Path, name: str) -> Path:
+    """The path of a named thing under a folder, for names that come from users, URLs or files.
+
+    Each component must be plain: letters, digits, ``-``, ``_`` and single dots between them. So there is no
+    scheme, no encoding, no ``..``, nothing that one reader decodes and another does not. Links are followed
+    only as long as they stay inside.
+
+    Raises: UnsafePathError, naming what was asked for.
+    """
+    if not all(_PLAIN.fullmatch(component) for component in name.split("/")):
+        raise UnsafePathError(f"{name!r} is not a plain name inside {root}")
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise UnsafePathError(f"{name!r} leads out of {root}, to {path}")
+    return path
+
+
+def find_checkpoints(root: Path) -> tuple[FoundCheckpoint, ...]:
+    """Everything in a run's folder ``checkpoints`` in order of step; nothing if there is no such folder.
+
+    Safe beside a running trainer.
+    """
+    return look_until_still(
+        lambda: _names(root),
+        read=lambda path: _read_text(root / path),
+        size=lambda path: (root / path).lstat().st_size,
+    )
+
+
+def look_until_still(
+    names: Callable[[], list[str]], *, read: Callable[[str], str], size: Callable[[str], int]
+) -> tuple[FoundCheckpoint, ...]:
+    """``list_checkpoints`` of a folder in which others save and prune.
+
+    What changes while it looks makes it look again, at most ``MAX_LOOKS`` times: or it would find the old
+    checkpoint gone without having seen the new one, where there was a complete one at every moment.
+    """
+    before = names()
+    for _ in range(MAX_LOOKS):
+        found = list_checkpoints(before, read=read, size=size)
+        if (after := names()) == before:
+            break
+        before = after
+    return found
+
+
+def newest_complete(root: Path) -> NewestCheckpoint:
+    """The newest checkpoint of which every file is there with its size; ``load`` checks the contents.
+
+    Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read: passing over
+        it would silently go back in the run.
+    """
+    warnings: list[str] = []
+    for found in reversed(find_checkpoints(root)):
+        if isinstance(found.error, UnsupportedFormatError):
+            raise found.error
+        if found.error is None:
+            return NewestCheckpoint(folder=root / found.name, warnings=tuple(warnings))
+        warnings.append(f"passed over {found.error}")
+    return NewestCheckpoint(folder=None, warnings=tuple(warnings))
+
+
+def verify_checkpoint(folder: Path) -> list[FileProblem]:
+    """Read every byte of a checkpoint and name each file that is not whole; empty if all are."""
+    try:
+        with OpenCheckpoint(folder) as opened:
+            return _verify_files(opened)
+    except CheckpointError as error:
+        source = f"{folder.name}/{MANIFEST_NAME}"
+        return [FileProblem(file=source, reason=str(error).removeprefix(f"{source}: "))]
+
+
+def export_model(folder: Path, target: Path) -> None:
+    """Copy the weights to a file of the user's, replacing it in one act and only if the copy is whole.
+
+    Raises: CheckpointError if the checkpoint's file is damaged; OSError if the target cannot be written.
+    """
+    unfinished = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    try:
+        with OpenCheckpoint(folder) as opened:
+            _copy_verified(opened, opened.entry(MODEL_FILE), unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def set_aside(root: Path, step: int) -> Path:
+    """Rename a checkpoint so that it counts no more, and nothing is lost; for a rollback to before it.
+
+    Returns: Where it is now: ``step-20.set-aside-1``.
+    """
+    folder = root / folder_name(step)
+    attempt = 1
+    while (aside := folder.with_name(f"{folder.name}.set-aside-{attempt}")).exists():
+        attempt += 1
+    folder.rename(aside)
+    sync_folder(root)
+    return aside
+
+
+class OpenCheckpoint:
+    """A checkpoint that is being read: it is not pruned meanwhile, and no link leads out of it.
+
+    A context manager. The lock is advisory and shared among readers; where the storage knows no locks,
+    reading goes on without.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        try:
+            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise CheckpointError(f"{folder}: it is being removed") from error
+        except OSError:
+            pass  # some network storage has no flock
+        try:
+            self.manifest = parse_manifest(self._read_manifest(), f"{self.name}/{MANIFEST_NAME}")
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def entry(self, name: str) -> FileEntry:
+        """What the manifest says of a file.
+
+        Raises: CheckpointError if it says nothing.
+        """
+        for entry in self.manifest.files:
+            if entry.name == name:
+                return entry
+        raise CheckpointError(f"{self.name}/{MANIFEST_NAME}: it lists no {name}")
+
+    def source(self, entry: FileEntry) -> str:
+        """The name of a file in messages."""
+        return f"{self.name}/{entry.name}"
+
+    def open_file(self, entry: FileEntry) -> int:
+        """A descriptor of a regular file that has the size the manifest states.
+
+        Raises: CheckpointError naming the file.
+        """
+        fd = _open_regular(entry.name, self.source(entry), folder_fd=self._fd)
+        found = os.fstat(fd).st_size
+        if found == entry.size_bytes:
+            return fd
+        os.close(fd)
+        raise CheckpointError(f"{self.source(entry)}: {found} bytes, expected {entry.size_bytes}")
+
+    def _read_manifest(self) -> str:
+        source = f"{self.name}/{MANIFEST_NAME}"
+        return _text_of(_open_regular(MANIFEST_NAME, source, folder_fd=self._fd), source)
+
+
+def check_digest(found: str, entry: FileEntry, source: str) -> None:
+    """Refuse contents that are not those that were written.
+
+    Raises: CheckpointError naming ``source``.
+    """
+    if found != entry.sha256:
+        raise CheckpointError(
+            f"{source}: damaged: sha256 {found[:16]}..., expected {entry.sha256[:16]}...; "
+            "roll back to an older checkpoint, or restore the file"
+        )
+
+
+def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]], source: str) -> None:
+    """Refuse a checkpoint that holds less, or more, than was meant to be saved.
+
+    Args:
+        manifest: Of the checkpoint.
+        tensors: By file, what the files hold.
+        source: The checkpoint's name in messages.
+
+    Raises: CheckpointError naming the file and the part.
+    """
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for file, entries in tensors.items():
+        for entry in entries:
+            part, _ = split_name(file, entry.name)
+            count, size_bytes = found.get((file, part), (0, 0))
+            found[file, part] = count + 1, size_bytes + entry.size_bytes
+    for stated in manifest.parts:
+        count, size_bytes = found.pop((stated.file, stated.name), (0, 0))
+        if (count, size_bytes) != (stated.num_tensors, stated.size_bytes):
+            raise CheckpointError(
+                f"{source}/{stated.file}: part {stated.name!r} has {count} tensors of {size_bytes} bytes, "
+                f"expected {stated.num_tensors} of {stated.size_bytes}"
+            )
+    for file, part in found:
+        raise CheckpointError(f"{source}/{file}: part {part!r} is not in the manifest")
+
+
+def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
+    problems = []
+    tensors = {}
+    for entry in opened.manifest.files:
+        source = opened.source(entry)
+        try:
+            tensors[entry.name] = _read_tensors(opened, entry)
+        except CheckpointError as error:
+            problems.append(FileProblem(file=source, reason=str(error).removeprefix(f"{source}: ")))
+    if not problems:
+        check_parts(opened.manifest, tensors, opened.name)
+    return problems
+
+
+def _read_tensors(opened: OpenCheckpoint, entry: FileEntry) -> tuple[TensorEntry, ...]:
+    source = opened.source(entry)
+    fd = opened.open_file(entry)
+    try:
+        if entry.size_bytes == 0:
+            return parse_header(memoryview(b""), source)
+        with mmap(fd, entry.size_bytes, access=ACCESS_READ) as mapped, memoryview(mapped) as contents:
+            check_digest(hashlib.sha256(contents).hexdigest(), entry, source)
+            return parse_header(contents, source)
+    finally:
+        os.close(fd)
+
+
+def _copy_verified(opened: OpenCheckpoint, entry: FileEntry, target: Path) -> None:
+    digest = hashlib.sha256()
+    source = opened.open_file(entry)
+    try:
+        with target.open("xb", buffering=0) as file:
+            while piece := os.read(source, _CHUNK_BYTES):
+                digest.update(piece)
+                write_all(file.fileno(), memoryview(piece))
+            os.fsync(file.fileno())
+    finally:
+        os.close(source)
+    check_digest(digest.hexdigest(), entry, opened.source(entry))
+
+
+def _names(root: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(root))
+    except FileNotFoundError:
+        return []
+
+
+def _read_text(path: Path) -> str:
+    source = f"{path.parent.name}/{path.name}"
+    return _text_of(_open_regular(path, source), source)
+
+
+def _open_regular(path: str | Path, source: str, *, folder_fd: int | None = None) -> int:
+    try:
+        # not blocking, or a pipe planted under this name would hold up the reader for ever
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder_fd)
+    except OSError as error:
+        raise CheckpointError(f"{source}: {error.strerror}") from error
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise CheckpointError(f"{source}: not a regular file")
+
+
+def _text_of(fd: int, source: str) -> str:
+    with open(fd, "rb") as file:
+        contents = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(contents) > MAX_MANIFEST_BYTES:
+        raise CheckpointError(f"{source}: more than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{source}: not text: {error}") from error

@@ -1,0 +1,30 @@
+"""The private names of torch 2.13 that the runtime needs, each behind a function of our own and tested.
+
+Raw process-group objects are used (not ``init_process_group``) because an epoch must be droppable and re-formable
+in place; their collectives are methods with private spellings.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+TCPStore: Any = dist.__dict__["TCPStore"]
+"""Public by documentation, missing from torch's typed exports."""
+
+PrefixStore: Any = dist.__dict__["PrefixStore"]
+"""As ``TCPStore``."""
+
+
+def all_to_all(
+    group: Any, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int]
+) -> Any:
+    """Start an all-to-all of one-dimensional tensors on a raw process group; returns its Work."""
+    return group.alltoall_base(output, source, output_splits, input_splits, dist.AllToAllOptions())
+
+
+def all_gather(group: Any, output: Tensor, source: Tensor) -> Any:
+    """Start an all-gather into one tensor on a raw process group; returns its Work."""
+    options = getattr(torch.distributed.distributed_c10d, "AllgatherOptions")()  # noqa: B009 - not in torch's stubs
+    return group._allgather_base(output, source, options)

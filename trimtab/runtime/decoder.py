@@ -1,0 +1,241 @@
+"""What does a catalog network compute?
+
+Shapes: B samples, T tokens, D embed, H query heads, K key and value heads, E head size, F mlp, V vocab.
+
+Attention is causal over the whole sample, across the borders of documents packed into it. There is no
+dropout on attention probabilities: it would rule out the fused kernels; dropout acts on the embedding and
+on what attention and MLP add to the residual stream.
+"""
+
+import hashlib
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trimtab.catalog import Activation, Network, Norm, Positions
+from trimtab.runtime.linear import Linear, linear
+from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
+
+IGNORED_TARGET = -100
+"""A target that counts in no loss: padding, or a token without a successor."""
+
+_INITIAL_STD = 0.02
+"""GPT-2's standard deviation of initial weights (Radford et al. 2019, its released code)."""
+
+
+class GivesLogits(Protocol):
+    """A model from tokens [B, T] to logits [B, T, V]."""
+
+    def __call__(self, tokens_BT: Tensor, /) -> Tensor:
+        """Logits of the next token at each position."""
+
+
+def loss_sum(model: GivesLogits, tokens_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
+    """The sum of token losses in nats (fp32, a scalar with a graph) and the number of targets in it."""
+    return token_loss_sum(model(tokens_BT), targets_BT)
+
+
+def token_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
+    """As ``loss_sum``, from logits. Without a single target the loss is 0 and so are its gradients."""
+    # One conversion of the logits: under autocast they come in bf16, whose sums would lose the loss.
+    loss = functional.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+    )
+    return loss, int((targets_BT != IGNORED_TARGET).sum())
+
+
+def initial_tensor(network: Network, name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
+    """The initial value of one parameter, on the CPU, in fp32.
+
+    GPT-2's: weights normal with deviation 0.02, those that write into the residual stream divided by
+    sqrt(2 layers), norms one, biases zero. A tensor's numbers depend on seed and name alone, so a rank can
+    draw those that it holds.
+    """
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    if "norm." in name:
+        return torch.ones(shape)
+    writes_residual = name.endswith(("attention.wo.weight", "mlp.down.weight"))
+    std = _INITIAL_STD / math.sqrt(2 * network.layers) if writes_residual else _INITIAL_STD
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+class Decoder(nn.Module):
+    """A network of the catalog; the names and shapes of its parameters are ``network.tensors()``.
+
+    Parameters hold no values until ``initialize`` or until they are loaded, so it may be built on ``meta``.
+    A tied head is the embedding's own parameter; a backward pass adds both of its contributions first and
+    then adds their sum to ``grad``.
+
+    Args:
+        network: What to build.
+        keyed: Where dropout masks come from.
+    """
+
+    def __init__(self, network: Network, keyed: KeyedRandom) -> None:
+        super().__init__()
+        self.network = network
+        self.embedding = _Embedding(network.vocab, network.embed)
+        if network.positions is Positions.LEARNED:
+            self.positions = _Embedding(network.context, network.embed)
+        self.dropout = KeyedDropout(network.dropout, EMBEDDING_LAYER, keyed)
+        self.layers = nn.ModuleList(Layer(network, layer, keyed) for layer in range(network.layers))
+        self.final_norm = _norm(network)
+        if not network.tied:
+            self.head = Linear(network.embed, network.vocab, bias=False)
+        self._rotations: dict[torch.device, Tensor] = {}
+
+    def initialize(self, seed: int) -> None:
+        """Fill every parameter with ``initial_tensor``."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.copy_(initial_tensor(self.network, name, tuple(parameter.shape), seed=seed))
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Logits of the next token at each position; T is at most ``network.context``."""
+        num_tokens = tokens_BT.shape[1]
+        assert num_tokens <= self.network.context, (num_tokens, self.network.context)
+        x_BTD = self.embedding(tokens_BT)
+        rotation = None
+        if self.network.positions is Positions.LEARNED:
+            x_BTD = x_BTD + self.positions.weight[:num_tokens]
+        else:
+            rotation = self._rotation(tokens_BT.device)[:, :num_tokens]
+        x_BTD = self.dropout(x_BTD)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, rotation)
+        head: nn.Linear | nn.Embedding = self.embedding if self.network.tied else self.head
+        return linear(self.final_norm(x_BTD), head.weight)
+
+    def _rotation(self, device: torch.device) -> Tensor:
+        # Always for the whole context: an entry must not depend on the length of the first sample seen.
+        if device not in self._rotations:
+            self._rotations[device] = rotation_table(self.network).to(device)
+        return self._rotations[device]
+
+
+class Layer(nn.Module):
+    """One transformer layer, normalised before attention and before the MLP."""
+
+    def __init__(self, network: Network, layer: int, keyed: KeyedRandom) -> None:
+        super().__init__()
+        self.attention_norm = _norm(network)
+        self.attention = Attention(network)
+        self.mlp_norm = _norm(network)
+        self.mlp = GeluMlp(network) if network.activation is Activation.GELU else SwigluMlp(network)
+        self.dropout = KeyedDropout(network.dropout, layer, keyed)
+
+    def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
+        """The residual stream after this layer."""
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), rotation))
+        y_BTD: Tensor = x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
+        return y_BTD
+
+
+class Attention(nn.Module):
+    """Causal attention; with fewer key and value heads than query heads, neighbours share one."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._head_size = network.head_size
+        kv_size = network.kv_heads * network.head_size
+        self.wq = Linear(network.embed, network.embed, bias=network.bias)
+        self.wk = Linear(network.embed, kv_size, bias=network.bias)
+        self.wv = Linear(network.embed, kv_size, bias=network.bias)
+        self.wo = Linear(network.embed, network.embed, bias=network.bias)
+
+    def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
+        """What attention adds to the residual stream."""
+        q_BTHE = self.wq(x_BTD).unflatten(-1, (-1, self._head_size))
+        k_BTKE = self.wk(x_BTD).unflatten(-1, (-1, self._head_size))
+        v_BTKE = self.wv(x_BTD).unflatten(-1, (-1, self._head_size))
+        if rotation is not None:
+            q_BTHE, k_BTKE = rotate(q_BTHE, rotation), rotate(k_BTKE, rotation)
+        y_BHTE = _attend(q_BTHE.transpose(1, 2), k_BTKE.transpose(1, 2), v_BTKE.transpose(1, 2))
+        y: Tensor = self.wo(y_BHTE.transpose(1, 2).flatten(2))
+        return y
+
+
+def _attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
+    """Causal attention, scaled by 1 / sqrt(E)."""
+    is_grouped = q_BHTE.shape[1] != k_BKTE.shape[1]
+    if not _is_faster_in_fp32(q_BHTE):
+        return functional.scaled_dot_product_attention(
+            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=is_grouped
+        )
+    with torch.autocast("cpu", enabled=False):
+        return functional.scaled_dot_product_attention(
+            q_BHTE.float(), k_BKTE.float(), v_BKTE.float(), is_causal=True, enable_gqa=is_grouped
+        )
+
+
+def _is_faster_in_fp32(q_BHTE: Tensor) -> bool:
+    """Whether bf16 attention had better run in fp32: on a CPU, in short samples.
+
+    Forward and backward with torch 2.13 on one core of an AMD EPYC (family 26), fp32 against bf16: 16 and
+    28 ms at B 8, T 128, H 8, E 32; 107 and 199 ms at B 4, T 512, H 8, E 64; 300 and 232 ms at B 1, T 1024,
+    H 12, E 64.
+    """
+    return q_BHTE.device.type == "cpu" and q_BHTE.dtype is torch.bfloat16 and q_BHTE.shape[2] <= 512
+
+
+class GeluMlp(nn.Module):
+    """Up, GELU in its tanh form, down."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.up = Linear(network.embed, network.mlp, bias=network.bias)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """What the MLP adds to the residual stream."""
+        y_BTD: Tensor = self.down(functional.gelu(self.up(x_BTD), approximate="tanh"))
+        return y_BTD
+
+
+class SwigluMlp(nn.Module):
+    """Up times SiLU of gate, down."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.up = Linear(network.embed, network.mlp, bias=network.bias)
+        self.gate = Linear(network.embed, network.mlp, bias=network.bias)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """What the MLP adds to the residual stream."""
+        y_BTD: Tensor = self.down(functional.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        return y_BTD
+
+
+def rotation_table(network: Network) -> Tensor:
+    """Cosines and sines [2, context, 1, E / 2] of rotary positions, fp32 (Su et al. 2021)."""
+    pairs = torch.arange(0, network.head_size, 2, dtype=torch.float32)
+    frequencies = network.rope_base ** (-pairs / network.head_size)
+    angles = torch.outer(torch.arange(network.context, dtype=torch.float32), frequencies)
+    return torch.stack((angles.cos(), angles.sin())).unsqueeze(2)
+
+
+def rotate(x_BTHE: Tensor, rotation: Tensor) -> Tensor:
+    """Turn the pairs (i, i + E / 2) of each head by its position's angles, in fp32; the type stays."""
+    cos, sin = rotation
+    first, second = x_BTHE.chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.type_as(x_BTHE)
+
+
+def _norm(network: Network) -> nn.Module:
+    norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else nn.RMSNorm
+    return norm(network.embed, eps=network.norm_eps)
+
+
+class _Embedding(nn.Embedding):
+    """Without torch's own initial values, as ``Linear``."""
+
+    def reset_parameters(self) -> None:
+        pass

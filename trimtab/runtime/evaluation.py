@@ -1,0 +1,48 @@
+"""Scores the held-out split, spread over the ranks, to the same bits whatever their number."""
+
+import torch
+from torch import Tensor
+
+from trimtab.runtime.models import Model
+from trimtab.runtime.process_groups import Group
+from trimtab.runtime.watch import Watch
+from trimtab.terms import Phase
+
+
+class Evaluator:
+    """Loss of the held-out batches. Leaves training order, random state and gradients untouched.
+
+    Args:
+        batches: The batches to score, always the same in the same order: (tokens, targets) int64, each (samples,
+            sequence); targets of -100 do not count.
+    """
+
+    def __init__(self, *, model: Model, batches: list[tuple[Tensor, Tensor]], watch: Watch) -> None:
+        self._model, self._batches, self._watch = model, batches, watch
+
+    def score(self, group: Group, step: int) -> tuple[float | None, int]:
+        """Mean loss per target in nats, and the number of targets; None if there are none.
+
+        Every batch is scored by one rank and lands in a slot of its own, so the sum over ranks adds zeros only,
+        and the sum over slots has one order.
+        """
+        self._watch.enter(Phase.EVALUATE, step)
+        slots = torch.zeros(len(self._batches) * 2, dtype=torch.float64)
+        position = group.members.index(group.rank)
+        self._model.module.eval()
+        for number in range(position, len(self._batches), group.size):
+            self._watch.move()
+            self._watch.raise_if_fenced()
+            loss, count = self._score_batch(*self._batches[number])
+            slots[2 * number], slots[2 * number + 1] = loss, count
+        self._model.module.train()
+        with self._watch.waiting():
+            group.all_reduce(slots)
+        losses, counts = slots.view(-1, 2).unbind(1)
+        num_targets = round(sum(counts.tolist()))
+        return (sum(losses.tolist()) / num_targets if num_targets else None), num_targets
+
+    def _score_batch(self, tokens: Tensor, targets: Tensor) -> tuple[float, int]:
+        with torch.no_grad():
+            loss, count = self._model.loss_sum(tokens, targets)
+        return float(loss), int(count)

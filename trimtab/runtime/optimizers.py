@@ -1,0 +1,146 @@
+"""How do gradients change the weights?
+
+Optimizers work on flat fp32 vectors: pieces of one buffer that holds all parameters. A piece may start at
+any multiple of ``ALIGNMENT`` elements; so cut, it gets the bits that the whole buffer would get (fused CPU
+kernels work in vectors of at most 16 fp32 numbers and treat the rest after the last vector apart).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16
+"""Elements; a piece of a flat buffer starts at a multiple of it."""
+
+_FUSED_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    lr: float
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the vectors kept beside the weights."""
+        return ("exp_avg", "exp_avg_sq")
+
+    def build(self, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
+        """Torch's optimizer over parameter groups that carry their own weight decay."""
+        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sgd:
+    """Gradient descent, with momentum and coupled weight decay if wanted."""
+
+    lr: float
+    """Peak learning rate."""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the vectors kept beside the weights."""
+        return ("momentum_buffer",) if self.momentum else ()
+
+    def build(self, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
+        """Torch's optimizer over parameter groups that carry their own weight decay."""
+        return torch.optim.SGD(
+            groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused
+        )
+
+
+OptimizerSettings = AdamW | Sgd
+
+OPTIMIZERS: Mapping[str, type[OptimizerSettings]] = {"adamw": AdamW, "sgd": Sgd}
+"""Settings by the name that a job file uses; the fields are the job file's too."""
+
+
+def is_decayed(shape: Sequence[int]) -> bool:
+    """Whether a parameter of this shape decays: matrices do, biases and norms do not."""
+    return len(shape) >= 2
+
+
+def build_optimizer(
+    settings: OptimizerSettings, *, decayed: Sequence[Tensor], undecayed: Sequence[Tensor]
+) -> "FlatOptimizer":
+    """An optimizer that updates flat fp32 vectors in place.
+
+    Args:
+        settings: Which optimizer.
+        decayed: Vectors of elements that weight decay acts on; see ``is_decayed``.
+        undecayed: Vectors of the other elements. Either sequence may be empty or hold empty vectors.
+    """
+    return FlatOptimizer(settings, decayed, undecayed)
+
+
+class FlatOptimizer:
+    """Updates flat vectors from flat gradients. States exist, as zeros, from the start."""
+
+    def __init__(
+        self, settings: OptimizerSettings, decayed: Sequence[Tensor], undecayed: Sequence[Tensor]
+    ) -> None:
+        self._settings = settings
+        self._parameters = [_flat_parameter(flat) for flat in (*decayed, *undecayed)]
+        self._num_steps = 0
+        groups = [
+            {"params": self._parameters[: len(decayed)], "weight_decay": settings.weight_decay},
+            {"params": self._parameters[len(decayed) :], "weight_decay": 0.0},
+        ]
+        devices = {flat.device.type for flat in self._parameters}
+        self._optimizer = settings.build(groups, fused=devices <= set(_FUSED_DEVICES))
+        for parameter in self._parameters:
+            state = self._optimizer.state[parameter]
+            state.update({name: torch.zeros_like(parameter) for name in settings.states})
+            if isinstance(settings, AdamW):
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+
+    def step(self, gradients: Iterable[Tensor], *, lr: float) -> None:
+        """Apply one step at learning rate ``lr``.
+
+        Args:
+            gradients: One fp32 vector for each vector, decayed first, in the order given to the
+                constructor.
+            lr: The rate of this step; the peak in the settings is not consulted.
+        """
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._num_steps += 1
+
+    @property
+    def num_steps(self) -> int:
+        """Steps applied so far, as bias correction counts them; set it after filling states."""
+        return self._num_steps
+
+    @num_steps.setter
+    def num_steps(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        for state in self._optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(num_steps)
+
+    def state_tensors(self) -> dict[str, list[Tensor]]:
+        """The state vectors themselves by name, in the order of the vectors; write to them to load."""
+        return {
+            name: [self._optimizer.state[parameter][name] for parameter in self._parameters]
+            for name in self._settings.states
+        }
+
+
+def _flat_parameter(flat: Tensor) -> torch.nn.Parameter:
+    assert flat.dtype is torch.float32, flat.dtype
+    assert flat.dim() == 1, flat.shape
+    return torch.nn.Parameter(flat.detach())

@@ -1,0 +1,197 @@
+"""A process group of one epoch: collectives that a fence can interrupt.
+
+gloo wakes nobody when a peer hangs, and only ring neighbours when one dies; and its own ``abort`` does not reach a
+blocked wait (torch 2.13). So a rank never blocks inside a collective: it waits for "done or fenced", and when the
+epoch is over it leaves work and group behind, to be torn down by a thread that nobody waits for. Buffers of an
+abandoned collective are never used again: its threads may still write to them.
+"""
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from trimtab.runtime import compat
+from trimtab.runtime.devices import capability
+from trimtab.runtime.errors import CollectiveError
+
+_TIMEOUT = dt.timedelta(minutes=30)
+"""Never the way a hang is found: the agent's watchdog is."""
+
+
+class Interrupt:
+    """Wakes the main thread when work is done, or when the epoch ends. Set from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._raise: Callable[[], None] = lambda: None
+
+    def notify(self) -> None:
+        """Something changed: look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def on_wake(self, check: Callable[[], None]) -> None:
+        """``check`` is called at every wake-up and raises when the wait must end."""
+        self._raise = check
+
+    def wait_for(self, is_done: Callable[[], bool]) -> None:
+        """Block until ``is_done`` holds; whatever ``check`` raises passes through."""
+        with self._changed:
+            while True:
+                self._raise()
+                if is_done():
+                    return
+                self._changed.wait(timeout=1.0)
+
+
+class Rendezvous:
+    """A store that this rank offers to the next epoch; the first member's is used."""
+
+    def __init__(self) -> None:
+        self._store = compat.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._store.port)
+
+    @property
+    def store(self) -> Any:
+        """The store itself, for the rank that offered it."""
+        return self._store
+
+
+class Group:
+    """The ranks of one epoch, connected. Not thread-safe: one thread makes all its calls, in one order.
+
+    Args:
+        members: Rank numbers in order of their position in the group.
+        rank: This rank's number.
+        store: A connected torch store; every epoch has its own prefix in it. None for a group of one.
+    """
+
+    def __init__(
+        self, *, members: Sequence[int], rank: int, epoch: int, store: Any, kind: str, interrupt: Interrupt
+    ) -> None:
+        self.members = tuple(members)
+        self.rank = rank
+        self._interrupt = interrupt
+        self._pending: Any = None
+        self._group: Any = None
+        if self.size > 1:
+            self._group = _connect(self.members.index(rank), self.size, epoch, store, kind, interrupt)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.members)
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        source: Tensor,
+        *,
+        output_splits: list[int],
+        input_splits: list[int],
+        launched: Callable[[], None],
+    ) -> None:
+        """Send ``input_splits[i]`` elements to position i and receive ``output_splits[i]`` from it."""
+        assert output.is_contiguous()
+        assert source.is_contiguous()
+        work = self._launch(
+            "all_to_all",
+            lambda g: g.alltoall_base(output, source, output_splits, input_splits, dist.AllToAllOptions()),
+        )
+        self._wait("all_to_all", work, launched)
+
+    def all_gather(self, output: Tensor, source: Tensor, *, launched: Callable[[], None]) -> None:
+        """Concatenate every rank's ``source`` into ``output``, in order of position."""
+        assert output.is_contiguous()
+        assert source.is_contiguous()
+        work = self._launch("all_gather", lambda g: compat.all_gather(g, output, source))
+        self._wait("all_gather", work, launched)
+
+    def all_reduce(self, tensor: Tensor, *, launched: Callable[[], None] = lambda: None) -> None:
+        """Sum over the ranks, in place, in the backend's own order. A group of one does nothing."""
+        if self.size == 1:
+            launched()
+            return
+        assert tensor.is_contiguous()
+        self._wait("all_reduce", self._launch("all_reduce", lambda g: g.allreduce([tensor])), launched)
+
+    def broadcast(self, tensor: Tensor, *, source: int) -> None:
+        """Copy the tensor of rank number ``source`` to everybody, in place."""
+        if self.size == 1:
+            return
+        options = dist.BroadcastOptions()
+        options.rootRank = self.members.index(source)
+        options.rootTensor = 0
+        self._wait(
+            "broadcast", self._launch("broadcast", lambda g: g.broadcast([tensor], options)), lambda: None
+        )
+
+    def drop(self) -> None:
+        """Let go of everything in the background: closing the sockets also wakes peers that did not notice yet."""
+        left = [self._group, self._pending]
+        self._group = self._pending = None
+        threading.Thread(target=left.clear, daemon=True, name="group-teardown").start()
+
+    def _launch(self, name: str, start: Callable[[Any], Any]) -> Any:
+        try:
+            return start(self._group)
+        except RuntimeError as error:
+            raise CollectiveError(f"{name} could not start: {_first_line(error)}") from error
+
+    def _wait(self, name: str, work: Any, launched: Callable[[], None]) -> None:
+        self._pending = work
+        future = work.get_future()
+        future.add_done_callback(lambda _: self._interrupt.notify())
+        launched()
+        self._interrupt.wait_for(future.done)
+        try:
+            future.wait()
+        except RuntimeError as error:
+            raise CollectiveError(f"{name} broke: {_first_line(error)}") from error
+        self._pending = None
+
+
+def _connect(position: int, size: int, epoch: int, store: Any, kind: str, interrupt: Interrupt) -> Any:
+    """Build the backend's group in a thread of its own, for a member that dies meanwhile would block the builder."""
+    outcome: list[Any] = []
+
+    def build() -> None:
+        try:
+            backend = getattr(dist, capability(kind).group_class)
+            outcome.append(backend(compat.PrefixStore(f"epoch-{epoch}", store), position, size, _TIMEOUT))
+        except RuntimeError as error:
+            outcome.append(error)
+        interrupt.notify()
+
+    threading.Thread(target=build, daemon=True, name=f"form-epoch-{epoch}").start()
+    interrupt.wait_for(lambda: bool(outcome))
+    built = outcome.pop()
+    if isinstance(built, RuntimeError):
+        raise CollectiveError(f"epoch {epoch} could not be formed: {_first_line(built)}") from built
+    return built
+
+
+def connect_store(host: str, port: int, *, listens: bool = False) -> Any:
+    """The rendezvous of an epoch: a connection to it, or the thing itself if this rank ``listens``.
+
+    Raises: CollectiveError if nobody listens there.
+    """
+    patience = dt.timedelta(seconds=10 if not listens else 60)
+    try:
+        return compat.TCPStore(host, port, is_master=listens, wait_for_workers=False, timeout=patience)
+    except (RuntimeError, dist.DistError) as error:
+        raise CollectiveError(f"no rendezvous at {host}:{port}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

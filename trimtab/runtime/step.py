@@ -1,0 +1,325 @@
+"""The step transaction: compute shares, reduce in the fixed tree, guard, commit.
+
+Parameters do not change before the commit, so everything before it can be repeated. The gradients of own shares are
+kept until the commit: after a loss, survivors compute only the lost ones.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trimtab.policy import assign_shares, shares_of
+from trimtab.runtime.faults import Faults
+from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, TAIL, FlatState
+from trimtab.runtime.models import Model
+from trimtab.runtime.norms import sum_of_squares
+from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.process_groups import Group
+from trimtab.runtime.random_keys import KeyedRandom
+from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.share_sum import ShareSum, leaf_capacity
+from trimtab.runtime.watch import Watch
+from trimtab.terms import Clock, Phase
+
+Microbatch = tuple[Tensor, Tensor]
+"""Tokens and targets, int64, each (samples, sequence); targets of -100 do not count."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRules:
+    """Constants of the run that a step depends on.
+
+    Args:
+        num_shares: 0 when shares are off: every rank computes one part of the batch and the backend adds.
+        batch: Samples of the global batch.
+        clip: Largest gradient norm; None for no clipping.
+        max_devices: The most ranks that an epoch of this run may have.
+        is_redone: After a loss the whole step is computed again.
+    """
+
+    num_shares: int
+    batch: int
+    seed: int
+    clip: float | None
+    max_devices: int
+    is_redone: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Work:
+    """What one rank did in a step, or in an attempt at one.
+
+    Args:
+        waits: Name of each collective and the nanoseconds spent in it, in order.
+        computed, reused, recovered: Shares computed here; kept from an earlier attempt; computed for a lost peer.
+        tokens, targets: Positions computed here, and those of them that count for the loss.
+    """
+
+    waits: list[tuple[str, int]] = field(default_factory=list)
+    computed: list[int] = field(default_factory=list)
+    reused: list[int] = field(default_factory=list)
+    recovered: list[int] = field(default_factory=list)
+    tokens: int = 0
+    targets: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Requests:
+    """What this rank wants all to agree on at the next step border."""
+
+    stop: bool = False
+    border: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What came out of one step; the same values on every rank."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    lr: float
+    targets: int
+    is_applied: bool
+    stop_agreed: bool
+    border_agreed: bool
+
+
+class StepRunner:
+    """Runs steps on one rank. ``enter`` an epoch first; an exception from ``run`` leaves gradients for the next epoch.
+
+    Args:
+        load: Microbatches of a share of a step: (step, first sample inside the batch, samples).
+        learning_rate: The rate of a step.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: StepRules,
+        model: Model,
+        state: FlatState,
+        optimizer: FlatOptimizer,
+        keyed: KeyedRandom,
+        load: Callable[[int, int, int], list[Microbatch]],
+        learning_rate: Callable[[int], float],
+        recorder: Recorder,
+        faults: Faults,
+        watch: Watch,
+    ) -> None:
+        self._rules, self._model, self._state, self._optimizer = rules, model, state, optimizer
+        self._keyed, self._load, self._learning_rate = keyed, load, learning_rate
+        self._recorder, self._faults, self._watch = recorder, faults, watch
+        self._length = state.num_elements + TAIL
+        self._capacity = leaf_capacity(self._length, rules.max_devices)
+        self._gradients = torch.empty(state.num_elements, dtype=torch.float32, device=state.parameters.device)
+        self._leaves: dict[int, Tensor] = {}
+        self._free: list[Tensor] = []
+        self._flight = -1
+        self._group: Group | None = None
+        self._sum: ShareSum | None = None
+        self._first_owners: tuple[int, ...] = ()
+        self._recovering = False
+        self.work = Work()
+
+    def held(self, step: int) -> tuple[int, ...]:
+        """The shares of ``step`` whose gradients this rank keeps."""
+        if self._flight != step or self._rules.is_redone or self._rules.num_shares == 0:
+            return ()
+        return tuple(sorted(self._leaves))
+
+    def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
+        """Take part in an epoch that begins with ``step``, in which ``owners`` holds."""
+        self._group = group
+        self._first_owners = tuple(owners)
+        self._recovering = self._flight == step and bool(self.held(step))
+        if self._rules.num_shares:
+            self._sum = ShareSum(
+                num_shares=self._rules.num_shares, length=self._length, capacity=self._capacity, group=group
+            )
+
+    def leave(self) -> None:
+        """Let go of the epoch; buffers that its collectives may still touch go with it."""
+        if self._group is not None:
+            self._group.drop()
+        self._group = self._sum = None
+        if self._rules.num_shares == 0:
+            self._leaves.clear()
+
+    def run(self, step: int, requests: Requests) -> StepResult:
+        """Compute, reduce, guard and commit one step.
+
+        Raises: Fenced, CollectiveError (nothing is committed), or what the user's model raises.
+        """
+        assert self._group is not None
+        self.work = Work()
+        if self._flight != step:
+            self._recycle()
+            self._flight = step
+        owners = self._owners()
+        self._compute_shares(step, owners)
+        for position, wanted in ((STOP_REQUESTS, requests.stop), (BORDER_REQUESTS, requests.border)):
+            self._request(position, wanted)
+        total = self._reduce(step, owners)
+        result = self._commit(step, total)
+        self._recovering = False
+        self._first_owners = ()
+        return result
+
+    def _owners(self) -> tuple[int, ...]:
+        assert self._group is not None
+        if self._first_owners:
+            return self._first_owners
+        return assign_shares(self._rules.num_shares or self._group.size, self._group.members)
+
+    def _compute_shares(self, step: int, owners: Sequence[int]) -> None:
+        assert self._group is not None
+        mine = shares_of(self._group.rank, owners)
+        for share in [s for s in self._leaves if s not in mine]:
+            self._free.append(self._leaves.pop(share))
+        self._watch.enter(Phase.COMPUTE, step)
+        for share in mine:
+            if share in self._leaves:
+                self.work.reused.append(share)
+                continue
+            with self._recorder.within(Clock.DEGRADED if self._recovering else Clock.COMPUTE):
+                self._leaves[share] = self._compute_share(step, share)
+            self.work.computed.append(share)
+            if self._recovering:
+                self.work.recovered.append(share)
+            self._recorder.event("share", step=step, share=share)
+
+    def _compute_share(self, step: int, share: int) -> Tensor:
+        leaf = self._free.pop() if self._free else self._new_leaf()
+        leaf.zero_()
+        self._state.collect_gradients_in(leaf)
+        tail = leaf[self._state.num_elements : self._length]
+        num_parts = self._rules.num_shares or self._group_size()
+        first, end = _part(self._rules.batch, num_parts, share)
+        outer = self._recorder.switch(Clock.INPUT_WAIT)
+        microbatches = self._load(step, first, end - first)
+        self._faults.in_timer(Clock.INPUT_WAIT, step)
+        self._recorder.switch(outer)
+        started = time.perf_counter()
+        for number, (tokens, targets) in enumerate(microbatches):
+            self._watch.move()
+            self._watch.raise_if_fenced()
+            self._keyed.start_microbatch(seed=self._rules.seed, step=step, share=share, microbatch=number)
+            loss, count = self._model.loss_sum(tokens, targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            tail[LOSS_SUM] += loss.detach()
+            tail[NUM_TARGETS] += count
+            self.work.tokens += tokens.numel()
+            self.work.targets += count
+        self._faults.slow_down(step, time.perf_counter() - started)
+        self._faults.in_timer(Clock.COMPUTE, step)
+        self._faults.at_phase(Phase.COMPUTE, step)
+        if self._faults.poisons(step):
+            leaf[: self._state.num_elements].fill_(math.nan)
+        return leaf
+
+    def _request(self, position: int, wanted: bool) -> None:
+        """Write a request into the first own leaf's tail, and take back what an earlier try wrote."""
+        for number, share in enumerate(sorted(self._leaves)):
+            self._leaves[share][self._state.num_elements + position] = float(wanted and number == 0)
+
+    def _reduce(self, step: int, owners: Sequence[int]) -> Tensor:
+        assert self._group is not None
+        if self._sum is None:
+            total = self._leaves[self._group.members.index(self._group.rank)][: self._length].clone()
+            self._collect("all_reduce", Phase.REDUCE, step, lambda: self._all_reduce(total, step))
+            return total
+        share_sum = self._sum
+        pieces: list[Tensor] = []
+
+        def reduce() -> None:
+            pieces.append(
+                share_sum.reduce(self._leaves, owners, lambda: self._faults.at_phase(Phase.REDUCE, step))
+            )
+
+        def gather() -> None:
+            piece = pieces.pop()
+            pieces.append(share_sum.gather(piece, lambda: self._faults.at_phase(Phase.GATHER, step)))
+
+        self._collect("reduce_scatter", Phase.REDUCE, step, reduce)
+        self._collect("all_gather", Phase.GATHER, step, gather)
+        return pieces.pop()[: self._length]
+
+    def _all_reduce(self, total: Tensor, step: int) -> None:
+        assert self._group is not None
+        self._group.all_reduce(total, launched=lambda: self._faults.at_phase(Phase.REDUCE, step))
+
+    def _collect(self, name: str, phase: Phase, step: int, call: Callable[[], None]) -> None:
+        """Run one collective with its clock, its phase, and its wait on record."""
+        self._watch.enter(phase, step)
+        outer = self._recorder.switch(Clock.COMM)
+        started_ns = time.monotonic_ns()
+        with self._watch.waiting():
+            call()
+        ended_ns = time.monotonic_ns()
+        self._recorder.switch(outer, at_ns=ended_ns)
+        self.work.waits.append((name, ended_ns - started_ns))
+
+    def _commit(self, step: int, total: Tensor) -> StepResult:
+        self._watch.enter(Phase.APPLY, step)
+        self._faults.at_phase(Phase.APPLY, step)
+        with self._recorder.within(Clock.COMPUTE):
+            return self._apply(step, total)
+
+    def _apply(self, step: int, total: Tensor) -> StepResult:
+        length = self._state.num_elements
+        tail = total[length : self._length].tolist()
+        targets = round(tail[NUM_TARGETS])
+        lr = self._learning_rate(step)
+        loss = norm = None
+        applied = False
+        if targets > 0:
+            loss = tail[LOSS_SUM] / targets
+            norm = math.sqrt(sum_of_squares(total[:length])) / targets
+            applied = math.isfinite(norm) and math.isfinite(loss)
+        if applied and norm is not None:
+            torch.mul(total[:length], _scale(targets, norm, self._rules.clip), out=self._gradients)
+            self._optimizer.step(self._state.groups(self._gradients), lr=lr)
+        return StepResult(
+            step=step,
+            loss=loss,
+            grad_norm=norm,
+            lr=lr,
+            targets=targets,
+            is_applied=applied,
+            stop_agreed=tail[STOP_REQUESTS] > 0,
+            border_agreed=tail[BORDER_REQUESTS] > 0,
+        )
+
+    def _recycle(self) -> None:
+        self._free += self._leaves.values()
+        self._leaves.clear()
+
+    def _new_leaf(self) -> Tensor:
+        return torch.zeros(self._capacity, dtype=torch.float32, device=self._state.parameters.device)
+
+    def _group_size(self) -> int:
+        assert self._group is not None
+        return self._group.size
+
+
+def _scale(targets: int, norm: float, clip: float | None) -> float:
+    """One factor that turns the sum of gradients into the clipped mean."""
+    if clip is None or norm <= clip:
+        return 1.0 / targets
+    return clip / norm / targets
+
+
+def _part(batch: int, num_parts: int, part: int) -> tuple[int, int]:
+    """Samples of one part of the batch: contiguous, the first parts one sample more.
+
+    >>> [_part(8, 3, i) for i in range(3)]
+    [(0, 3), (3, 6), (6, 8)]
+    """
+    each, more = divmod(batch, num_parts)
+    first = part * each + min(part, more)
+    return first, first + each + (part < more)

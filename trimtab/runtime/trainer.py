@@ -1,0 +1,294 @@
+"""One rank's run: epochs of steps, evaluations and saves, through losses and newcomers, to the end."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trimtab.ledger import weights_digest
+from trimtab.policy.wire import Committed, Finished, Form, Note, Parked
+from trimtab.runtime.agent_link import Dismissed, Fenced, Link
+from trimtab.runtime.errors import CollectiveError, RankError
+from trimtab.runtime.evaluation import Evaluator
+from trimtab.runtime.faults import Faults
+from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.keeping import Keeper
+from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.process_groups import Group, Rendezvous
+from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.step import Requests, StepResult, StepRunner, Work
+from trimtab.runtime.watch import Watch
+from trimtab.spec import OnNonfinite
+from trimtab.terms import Clock, Phase
+
+
+class _BorderReached(Exception):  # noqa: N818 - it is no error: all agreed to park here
+    """Every rank parks at this step border, for newcomers wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerRules:
+    """Constants of the run that the loop depends on.
+
+    Args:
+        on_nonfinite: What to do with a step whose loss or gradient is not finite.
+        unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
+        evaluate_every: Steps between evaluations; 0: only at the end.
+    """
+
+    num_steps: int
+    evaluate_every: int
+    tokens_per_step: int
+    flops_per_token: float
+    device_kind: str
+    on_nonfinite: OnNonfinite
+    unigram_entropy: float | None = None
+
+
+class Trainer:
+    """Trains on one rank under an agent. Call ``run`` once."""
+
+    def __init__(
+        self,
+        *,
+        rules: TrainerRules,
+        rank: int,
+        committed: int,
+        link: Link,
+        watch: Watch,
+        runner: StepRunner,
+        evaluator: Evaluator | None,
+        state: FlatState,
+        optimizer: FlatOptimizer,
+        keeper: Keeper,
+        recorder: Recorder,
+        faults: Faults,
+    ) -> None:
+        self._rules, self._rank, self._link, self._watch = rules, rank, link, watch
+        self._runner, self._evaluator = runner, evaluator
+        self._state, self._optimizer = state, optimizer
+        self._keeper, self._recorder, self._faults = keeper, recorder, faults
+        self._committed = committed
+        self._evaluated_at = -1
+        self._epoch = -1
+        self._step_started_ns = time.monotonic_ns()
+        self._members: tuple[int, ...] = ()
+        self._rolled_back: set[int] = set()
+        self._stop_agreed = False
+        self._loss: float | None = None
+        self._eval_loss: float | None = None
+
+    def run(self) -> None:
+        """Train until the agent dismisses this rank."""
+        left_epoch, error = -1, None
+        while True:
+            rendezvous = Rendezvous()
+            self._park(left_epoch, rendezvous, error)
+            try:
+                form = self._link.next_form()
+                left_epoch, error = form.epoch, None
+                self._train_epoch(form, rendezvous)
+            except Dismissed:
+                return
+            except (Fenced, CollectiveError, _BorderReached) as interruption:
+                self._leave(interruption)
+                error = str(interruption) if isinstance(interruption, CollectiveError) else None
+
+    def _park(self, left_epoch: int, rendezvous: Rendezvous, error: str | None) -> None:
+        self._link.send(
+            Parked(
+                left_epoch=left_epoch,
+                committed=self._committed,
+                held=self._runner.held(self._committed),
+                store_port=rendezvous.port,
+                t_ns=time.monotonic_ns(),
+                error=error,
+            )
+        )
+
+    def _leave(self, interruption: Exception) -> None:
+        """Out of the epoch; the time since the fault in which this rank only waited was detection."""
+        if isinstance(interruption, Fenced):
+            self._recorder.split_wait(Clock.DETECT, at_ns=interruption.fence.fault_ns)
+        self._recorder.switch(Clock.RESTART)
+        now_ns = time.monotonic_ns()
+        self._record_work("aborted", self._committed, self._epoch, self._step_started_ns, now_ns)
+        self._recorder.event("left", step=self._committed, reason=str(interruption))
+        self._runner.leave()
+
+    def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> None:
+        self._epoch = form.epoch
+        self._step_started_ns = time.monotonic_ns()
+        group = self._enter(form, rendezvous)
+        self._runner.enter(group, step=self._committed, owners=form.owners)
+        self._keeper.enter(is_lead=group.members[0] == self._rank, num_losses=self._count_losses(group))
+        while self._committed < self._rules.num_steps and not self._stop_agreed:
+            self._evaluate_if_due(group)
+            result = self._step(group, form)
+            if not result.is_applied and result.targets:
+                self._after_nonfinite(group, result.step)
+            self._stop_agreed = result.stop_agreed
+            self._keeper.at_border(self._committed)
+            if result.border_agreed and not result.stop_agreed:
+                raise _BorderReached("newcomers wait")
+        self._finish(group)
+
+    def _count_losses(self, group: Group) -> int:
+        lost = len(set(self._members) - set(group.members))
+        self._members = group.members
+        return lost
+
+    def _after_nonfinite(self, group: Group, step: int) -> None:
+        """What the job says about a step whose loss or gradient is not finite; its update was not applied."""
+        match self._rules.on_nonfinite:
+            case OnNonfinite.SKIP:
+                return
+            case OnNonfinite.STOP:
+                self._keeper.wait()
+                raise RankError(
+                    f"loss or gradient of step {step} is not finite, and train.on_nonfinite is stop"
+                )
+            case OnNonfinite.ROLLBACK:
+                self._roll_back(group, step)
+
+    def _roll_back(self, group: Group, step: int) -> None:
+        """Everybody takes the lead's newest checkpoint; a step that fails again after that is skipped."""
+        if step in self._rolled_back:
+            return
+        self._rolled_back.add(step)
+        lead = group.members[0]
+        self._keeper.wait()
+        to_step = torch.tensor([self._keeper.load_newest() if self._rank == lead else 0])
+        group.broadcast(to_step, source=lead)
+        self._share_state(group, source=lead)
+        self._committed = int(to_step.item())
+        if self._rank == lead:
+            fields: dict[str, Any] = {"to_step": self._committed, "reason": f"step {step} was not finite"}
+            self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
+
+    def _enter(self, form: Form, rendezvous: Rendezvous) -> Group:
+        self._watch.enter(Phase.REFORM, form.step)
+        self._faults.at_phase(Phase.REFORM, form.step)
+        store = self._link.connect(form, rendezvous) if len(form.members) > 1 else None
+        with self._watch.waiting():
+            group = Group(
+                members=form.members,
+                rank=self._rank,
+                epoch=form.epoch,
+                store=store,
+                kind=self._rules.device_kind,
+                interrupt=self._link.interrupt,
+            )
+            if form.is_healing:
+                self._heal(group, form)
+        self._recorder.event("entered", epoch=form.epoch, members=form.members, step=form.step)
+        return group
+
+    def _heal(self, group: Group, form: Form) -> None:
+        """Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
+        self._share_state(group, source=form.source)
+        if self._committed != form.step:
+            self._recorder.event("healed", step=form.step, source=form.source, behind=self._committed)
+        self._committed = form.step
+
+    def _share_state(self, group: Group, *, source: int) -> None:
+        states = [part for parts in self._optimizer.state_tensors().values() for part in parts]
+        num_updates = torch.tensor([self._optimizer.num_steps])
+        for tensor in (num_updates, self._state.parameters, *states):
+            group.broadcast(tensor, source=source)
+        self._optimizer.num_steps = int(num_updates.item())
+
+    def _step(self, group: Group, form: Form) -> StepResult:
+        started_ns = self._step_started_ns = time.monotonic_ns()
+        self._recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
+        step = self._committed
+        self._faults.outside_timers(step)
+        requests = Requests(stop=self._link.is_stop_wanted, border=self._link.is_border_wanted)
+        result = self._runner.run(step, requests)
+        self._committed = step + 1
+        self._loss = result.loss
+        with self._recorder.within(Clock.HOST_WAIT):
+            self._report(result, group, form, started_ns)
+        return result
+
+    def _report(self, result: StepResult, group: Group, form: Form, started_ns: int) -> None:
+        ended_ns = time.monotonic_ns()
+        self._record_work("step", result.step, form.epoch, started_ns, ended_ns)
+        metrics: dict[str, float | int | None] = {}
+        if group.members[0] == self._rank:
+            metrics = {
+                "loss": result.loss,
+                "grad_norm": result.grad_norm,
+                "lr": result.lr,
+                "tokens": self._rules.tokens_per_step,
+                "targets": result.targets,
+            }
+            self._recorder.event("commit", step=result.step, applied=result.is_applied, **metrics)
+        if not result.is_applied:
+            reason = "no valid token" if result.targets == 0 else "loss or gradient is not finite"
+            self._recorder.event("skipped", step=result.step, reason=reason)
+        self._link.send(Committed(epoch=form.epoch, step=result.step, t_ns=ended_ns, metrics=metrics))
+
+    def _record_work(self, kind: str, step: int, epoch: int, started_ns: int, ended_ns: int) -> None:
+        """Where the time went since the last such record, and what was computed in it."""
+        work = self._runner.work
+        self._recorder.event(
+            kind,
+            step=step,
+            epoch=epoch,
+            start_ns=started_ns,
+            end_ns=ended_ns,
+            clocks=self._recorder.lap(),
+            comm=work.waits,
+            shares=work.computed,
+            reused=work.reused,
+            recovered=work.recovered,
+            tokens=work.tokens,
+            targets=work.targets,
+            flops=round(work.tokens * self._rules.flops_per_token),
+        )
+        self._runner.work = Work()
+
+    def _evaluate_if_due(self, group: Group) -> None:
+        every = self._rules.evaluate_every
+        if every and self._committed and self._committed % every == 0:
+            self._evaluate(group)
+
+    def _evaluate(self, group: Group) -> None:
+        if self._evaluator is None or self._evaluated_at == self._committed:
+            return
+        with self._recorder.within(Clock.EVALUATION):
+            self._eval_loss, targets = self._evaluator.score(group, self._committed)
+        self._evaluated_at = self._committed
+        self._keeper.note_evaluation(self._committed, self._eval_loss)
+        if group.members[0] == self._rank:
+            fields: dict[str, Any] = {"step": self._committed, "loss": self._eval_loss, "targets": targets}
+            self._recorder.event("evaluation", **fields)
+            self._link.send(Note(kind="evaluation", t_ns=time.monotonic_ns(), fields=fields))
+
+    def _finish(self, group: Group) -> None:
+        if not self._stop_agreed:
+            self._evaluate(group)
+        self._keeper.save_and_wait(self._committed)
+        digest = self.weights_sha256()
+        self._recorder.switch(Clock.RESTART)
+        self._watch.enter(Phase.DONE, self._committed)
+        results: dict[str, float | int | str | None] = {
+            "steps": self._committed,
+            "loss": self._loss,
+            "eval_loss": self._eval_loss,
+            "unigram_entropy": self._rules.unigram_entropy,
+            "weights_sha256": digest,
+        }
+        self._link.send(Finished(step=self._committed, is_stopped=self._stop_agreed, results=results))
+        with self._watch.waiting():
+            self._link.wait_for_end()
+
+    def weights_sha256(self) -> str:
+        """The digest of the master weights, over logical tensors in order of name."""
+        items = []
+        for name, tensor in self._state.named_views(self._state.parameters).items():
+            elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+            items.append((name, tuple(tensor.shape), memoryview(elements).cast("B")))
+        return weights_digest(items)

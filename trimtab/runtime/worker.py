@@ -1,0 +1,64 @@
+"""`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input."""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.policy.wire import Failed
+from trimtab.runtime.agent_link import AgentLink
+from trimtab.runtime.recorder import Recorder
+from trimtab.terms import InputError, TrimtabError
+
+
+def main() -> None:
+    """Be a rank until the agent dismisses it; exits 1 after an error of its own, having told the agent first."""
+    ticket = json.loads(sys.stdin.readline())
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal's Ctrl-C reaches the whole group; the agent decides
+    os.chdir(ticket["settings"]["working_folder"])
+    recorder = Recorder(Path(ticket["folder"]), rank=ticket["rank"], incarnation=ticket["incarnation"])
+    link = AgentLink(
+        (ticket["agent_host"], ticket["agent_port"]),
+        token=ticket["token"],
+        rank=ticket["rank"],
+        incarnation=ticket["incarnation"],
+        beat_s=ticket["settings"]["beat_s"],
+    )
+    code = _work(ticket, recorder, link)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # not sys.exit: an abandoned collective may block its teardown for minutes
+
+
+def _work(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> int:
+    try:
+        from trimtab.runtime.assembly import assemble  # imports torch: only after the link can beat
+
+        assemble(ticket, recorder, link).run()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the agent must hear the first cause
+        traceback.print_exc()
+        text = str(error) if isinstance(error, TrimtabError) else f"{type(error).__name__}: {error}"
+        progress = link.progress
+        link.send(
+            Failed(
+                step=progress.step,
+                phase=progress.phase,
+                error=text,
+                is_input_error=isinstance(error, InputError),
+            )
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,492 @@
+"""The job as typed values: one class for each mapping of the job file, one field for each key.
+
+A field's docstring says what it is, its unit and its default; `trimtab schema` and the error messages read
+it here. Two keys that contradict each other are not found here but in `contradictions`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+
+from trimtab.terms import ComputeType, InputError, OnLoss, parse_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What a field takes, in words for its error message."""
+
+    phrase: str
+
+
+class Card(BaseModel):
+    """A mapping of the job file: nothing is converted in silence, no key is ignored, nothing changes."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
+    )
+
+
+class OneOf(Card):
+    """A choice written as a mapping with one key: the name chosen, its settings under it."""
+
+    @model_validator(mode="after")
+    def _has_one_member(self) -> Self:
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError(f"exactly one of {', '.join(type(self).model_fields)}")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name chosen."""
+        return next(name for name, value in self if value is not None)
+
+    @property
+    def chosen(self) -> Card:
+        """The settings under the name chosen."""
+        card = getattr(self, self.name)
+        assert isinstance(card, Card)
+        return card
+
+
+def _read_duration(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_seconds(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+PositiveInt = Annotated[int, Field(ge=1), Takes("a whole number of at least 1")]
+NaturalInt = Annotated[int, Field(ge=0), Takes("a whole number of at least 0")]
+PositiveFloat = Annotated[float, Field(gt=0), Takes("a number above 0")]
+NaturalFloat = Annotated[float, Field(ge=0), Takes("a number of at least 0")]
+Fraction = Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")]
+BelowOne = Annotated[float, Field(ge=0, lt=1), Takes("a number from 0 to below 1")]
+Duration = Annotated[
+    float,
+    Field(gt=0),
+    BeforeValidator(_read_duration),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
+    Takes("a duration above 0 such as '30s', or a number of seconds"),
+]
+RunName = Annotated[
+    str,
+    Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"),
+    Takes("a name of up to 63 small letters, digits and hyphens, not beginning with a hyphen"),
+]
+Word = Annotated[str, Field(min_length=1), Takes("text that is not empty")]
+Words = Annotated[tuple[Word, ...], Field(strict=False), Takes("a list of texts that are not empty")]
+OnLossChoice = Annotated[OnLoss, Field(strict=False)]
+ComputeChoice = Annotated[ComputeType, Field(strict=False)]
+
+
+class Model(Card):
+    """The network to train: exactly one of `preset` and `module`."""
+
+    preset: Word | None = None
+    """Name of a network of the catalog, such as gpt-3m. Default: none."""
+    module: (
+        Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), Takes("text such as package.module:Class")] | None
+    ) = None
+    """Import path and class of a torch module of your own, as package.module:Class. Default: none."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the class named by `module`. Default: none."""
+    layers: PositiveInt | None = None
+    """Number of transformer layers. Default: the preset's."""
+    embed: PositiveInt | None = None
+    """Width of the residual stream. Default: the preset's."""
+    heads: PositiveInt | None = None
+    """Number of query heads. Default: the preset's."""
+    kv_heads: PositiveInt | None = None
+    """Number of key and value heads. Default: the preset's."""
+    mlp: PositiveInt | None = None
+    """Inner width of the feed-forward part. Default: the preset's."""
+    context: PositiveInt | None = None
+    """Longest sequence that the positions allow, in tokens. Default: the preset's."""
+    vocab: PositiveInt | None = None
+    """Number of rows of the embedding, in tokens. Default: the preset's."""
+    norm: Literal["layernorm", "rmsnorm"] | None = None
+    """Normalisation. Default: the preset's."""
+    positions: Literal["learned", "rotary"] | None = None
+    """How positions enter. Default: the preset's."""
+    activation: Literal["gelu", "swiglu"] | None = None
+    """Activation of the feed-forward part. Default: the preset's."""
+    tied: bool | None = None
+    """Whether embedding and head share one matrix. Default: the preset's."""
+    dropout: BelowOne | None = None
+    """Probability of dropping an activation. Default: the preset's."""
+    bias: bool | None = None
+    """Whether linear layers have a bias. Default: the preset's."""
+
+
+class Bpe(Card):
+    """Byte-pair encoding, trained on the run's own text."""
+
+    vocab: Annotated[int, Field(ge=257), Takes("a whole number of at least 257")] = 4096
+    """Size of the vocabulary, in tokens, the 256 bytes included. Default: 4096."""
+
+
+class TrainedTokenizer(Card):
+    """A tokenizer that the run trains before it begins."""
+
+    bpe: Bpe
+    """Byte-pair encoding."""
+
+
+class Packing(StrEnum):
+    """How documents become samples."""
+
+    PACK = "pack"
+    PAD = "pad"
+
+
+class Data(Card):
+    """The text to train on, and how it becomes samples."""
+
+    text: Annotated[
+        Word | Words,
+        Takes("python-stdlib, a file, a folder, a glob, or a list of them"),
+    ]
+    """Where the text is: python-stdlib, a file, a folder, a glob, or a list of them; .jsonl and .parquet
+    are read by `field`, all else as text. Required."""
+    field: Word = "text"
+    """Column of .jsonl and .parquet files that holds the text. Default: text."""
+    tokenizer: Annotated[
+        Word | TrainedTokenizer,
+        Takes("bytes, the path of a tokenizer.json, or a mapping such as {bpe: {vocab: 4096}}"),
+    ] = "bytes"
+    """bytes, the path of a tokenizer.json, or {bpe: {vocab: N}}. Default: bytes."""
+    sequence: PositiveInt = 128
+    """Length of a sample, in tokens. Default: 128."""
+    held_out: BelowOne = 0.05
+    """Fraction of the documents kept for evaluation, 0 to below 1. Default: 0.05."""
+    packing: Annotated[Packing, Field(strict=False)] = Packing.PACK
+    """pack: documents one after the other, cut to `sequence`; pad: one document a sample, the rest masked.
+    Default: pack."""
+    cache: Word | None = None
+    """Folder for tokenized text. Default: none, tokenized again in each run."""
+
+
+class AdamW(Card):
+    """AdamW (Loshchilov and Hutter 2019)."""
+
+    lr: PositiveFloat = 1e-3
+    """Peak learning rate, per step. Default: 1e-3."""
+    betas: Annotated[
+        tuple[BelowOne, BelowOne], Field(strict=False), Takes("two numbers from 0 to below 1")
+    ] = (0.9, 0.95)
+    """Decay of the first and the second moment, per step. Default: [0.9, 0.95]."""
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the second moment. Default: 1e-8."""
+    weight_decay: NaturalFloat = 0.1
+    """Decoupled decay, times the learning rate. Default: 0.1."""
+
+
+class Sgd(Card):
+    """Stochastic gradient descent with momentum, as torch defines it."""
+
+    lr: PositiveFloat = 1e-3
+    """Peak learning rate, per step. Default: 1e-3."""
+    momentum: BelowOne = 0.0
+    """Decay of the velocity, per step. Default: 0."""
+    weight_decay: NaturalFloat = 0.0
+    """Added to the gradient, times the weight. Default: 0."""
+    nesterov: bool = False
+    """Look ahead along the velocity. Default: false."""
+
+
+class Optimizer(OneOf):
+    """The optimizer, with its settings under its name."""
+
+    adamw: AdamW | None = None
+    """AdamW. Default if no optimizer is named."""
+    sgd: Sgd | None = None
+    """Stochastic gradient descent."""
+
+
+class Schedule(Card):
+    """A course of the learning rate, as a factor of the optimizer's `lr`."""
+
+    warmup: NaturalInt = 0
+    """Steps of linear rise from 0. Default: 0."""
+
+
+class Constant(Schedule):
+    """The peak rate throughout, after the warm-up."""
+
+
+class Linear(Schedule):
+    """A straight fall to the floor at the last step."""
+
+    floor: Fraction = 0.1
+    """Rate at the end, as a fraction of the peak. Default: 0.1."""
+
+
+class Cosine(Schedule):
+    """Half a cosine down to the floor at the last step."""
+
+    floor: Fraction = 0.1
+    """Rate at the end, as a fraction of the peak. Default: 0.1."""
+
+
+class StepDecay(Schedule):
+    """A fall by a factor every so many steps."""
+
+    every: PositiveInt
+    """Steps between two falls. Required."""
+    factor: Annotated[float, Field(gt=0, lt=1), Takes("a number between 0 and 1")] = 0.1
+    """What the rate is multiplied by. Default: 0.1."""
+
+
+class InverseSqrt(Schedule):
+    """A fall with the inverse square root of the step."""
+
+
+class Restarts(Schedule):
+    """Cosines one after the other, each beginning at the peak."""
+
+    period: PositiveInt
+    """Steps of one cosine. Required."""
+    floor: Fraction = 0.1
+    """Rate at the end of a cosine, as a fraction of the peak. Default: 0.1."""
+
+
+class LrSchedule(OneOf):
+    """The learning rate over the steps."""
+
+    constant: Constant | None = None
+    """The peak rate throughout. Default if no schedule is named."""
+    linear: Linear | None = None
+    """A straight fall."""
+    cosine: Cosine | None = None
+    """Half a cosine."""
+    step: StepDecay | None = None
+    """A fall by a factor every so many steps."""
+    inverse_sqrt: InverseSqrt | None = None
+    """A fall with the inverse square root of the step."""
+    restarts: Restarts | None = None
+    """Cosines one after the other."""
+
+    @property
+    def chosen(self) -> Schedule:
+        """The settings under the name chosen."""
+        card = super().chosen
+        assert isinstance(card, Schedule)
+        return card
+
+
+class Evaluate(Card):
+    """When and how the held-out text is scored."""
+
+    every: NaturalInt = 0
+    """Steps between two evaluations; 0: only at the end. Default: 0."""
+    batches: PositiveInt = 8
+    """Batches of one evaluation. Default: 8."""
+
+
+class OnNonfinite(StrEnum):
+    """What to do with a step whose loss or gradient is not finite."""
+
+    SKIP = "skip"
+    STOP = "stop"
+    ROLLBACK = "rollback"
+
+
+class Train(Card):
+    """How long, with what batch and by which rule the weights change: exactly one of `steps` and `epochs`."""
+
+    steps: PositiveInt | None = None
+    """Number of optimizer steps. Default: as many as `epochs` give."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training text. Default: as many as `steps` give."""
+    batch: PositiveInt = 32
+    """Samples of one step, over all devices. Default: 32."""
+    microbatch: PositiveInt | Literal["auto"] = "auto"
+    """Samples computed at once; a constant of the run. Default: auto, the largest divisor of a share up
+    to 8."""
+    seed: NaturalInt = 0
+    """Seed of initial weights, order of samples and dropout. Default: 0."""
+    optimizer: Optimizer = Optimizer(adamw=AdamW())
+    """The optimizer. Default: {adamw: {}}."""
+    lr_schedule: LrSchedule = LrSchedule(constant=Constant())
+    """The learning rate over the steps. Default: {constant: {warmup: 0}}."""
+    clip: PositiveFloat | Literal["off"] = 1.0
+    """Largest gradient norm, over all parameters; off: no clipping. Default: 1.0."""
+    compute: ComputeChoice = ComputeType.FP32
+    """Type of matrix products, fp32 or bf16; master weights are fp32 in both. Default: fp32."""
+    evaluate: Evaluate = Evaluate()
+    """Scoring of the held-out text. Default: at the end only."""
+    on_nonfinite: Annotated[OnNonfinite, Field(strict=False)] = OnNonfinite.SKIP
+    """A loss or gradient that is not finite: skip the step, stop the run, or rollback to the newest
+    checkpoint. Default: skip."""
+
+
+class Engine(StrEnum):
+    """Who starts the ranks."""
+
+    LOCAL = "local"
+    TORCHRUN = "torchrun"
+
+
+class Environment(Card):
+    """Environment variables of the ranks; nothing else is handed on but what a process needs to start."""
+
+    passed: Words = Field(default=(), alias="pass")
+    """Names handed on from the caller's environment. Default: none."""
+    assigned: Annotated[dict[Word, str], Takes("a mapping from names to text")] = Field(
+        default_factory=dict, alias="set"
+    )
+    """Names and their values. Values of names such as API_TOKEN are not written with the run. Default: none."""
+
+
+class Orchestration(Card):
+    """Card 1: what runs where, and what it costs."""
+
+    engine: Annotated[Engine, Field(strict=False)] = Engine.LOCAL
+    """Who starts the ranks: local, or torchrun (the run was started by it). Default: local."""
+    devices: PositiveInt = 1
+    """Number of devices, one rank each. Default: 1."""
+    threads: PositiveInt = 1
+    """CPU threads of one rank; a constant of the run. Default: 1."""
+    price_usd_per_device_hour: NaturalFloat | None = None
+    """Price of one device, in dollars an hour. Default: the catalog's, else none and no dollars shown."""
+    cluster: Word | None = None
+    """Name of a cluster of the catalog. Default: this machine."""
+    runs: Word = "runs"
+    """Folder that runs are kept in. Default: runs."""
+    grace: Duration = 30.0
+    """Time to save after SIGTERM or SIGINT, in seconds. Default: 30s."""
+    environment: Environment = Environment()
+    """Environment variables of the ranks. Default: none."""
+
+
+def _read_parallelism(value: object) -> object:
+    if isinstance(value, dict):
+        raise ValueError("formulas are text")
+    return {"text": value} if isinstance(value, str) else value
+
+
+class Parallelism(Card):
+    """Card 2: who computes what, as formulas of the strategy language.
+
+    Written as text, or as `{file: x.trim}`, which the loader replaces by the file's text.
+    """
+
+    text: str = ""
+    """The formulas. Default: none, which splits the batch over all devices."""
+
+    @model_serializer
+    def _write(self) -> str:
+        return self.text
+
+
+ParallelismText = Annotated[
+    Parallelism,
+    BeforeValidator(_read_parallelism),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"file": {"type": "string"}},
+                    "required": ["file"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+    Takes("formulas as text, or {file: x.trim}"),
+]
+
+
+class Checkpoint(Card):
+    """When the full state is saved, and how many are kept."""
+
+    every: PositiveInt | Literal["adaptive", "off"] = "adaptive"
+    """Steps between two checkpoints; adaptive: by measured cost and risk; off: none. Default: adaptive."""
+    keep: PositiveInt = 3
+    """Newest checkpoints kept. Default: 3."""
+    keep_best: bool = False
+    """Keep the one with the lowest evaluation loss as well. Default: false."""
+
+
+class Detection(Card):
+    """How long a rank may be silent or stand still, by what it is doing."""
+
+    heartbeat: Duration = 2.0
+    """Silence after which a rank is declared dead, in seconds. Default: 2s."""
+    progress: Duration = 60.0
+    """Longest time without progress in a step, in seconds. Default: 60s."""
+    save: Duration = 300.0
+    """Longest time of one save, in seconds. Default: 300s."""
+    evaluation: Duration = 300.0
+    """Longest time without progress in an evaluation, in seconds. Default: 300s."""
+    first_step: Duration = 120.0
+    """Longest time without progress before the first step ends, in seconds. Default: 120s."""
+
+
+class RestartLimits(Card):
+    """How often a run is started again, by what ended it."""
+
+    user_error: NaturalInt = 3
+    """Restarts after an exception in the user's code. Default: 3."""
+    node_loss: NaturalInt = 16
+    """Restarts after a lost device or node. Default: 16."""
+    preemption: NaturalInt = 1000
+    """Restarts after a preemption. Default: 1000."""
+
+
+class FaultTolerance(Card):
+    """Card 3: what happens when something dies, and when state is saved."""
+
+    shares: PositiveInt | Literal["off", "auto"] = "auto"
+    """Fixed parts of the batch, the unit of work and of recovery; off: the backend's own order of addition.
+    A constant of the run. Default: auto, a power of two of at least `devices` and 4 that divides the batch."""
+    on_loss: OnLossChoice = OnLoss.AUTO
+    """What happens in the step in which a peer dies: exact, redo, rollback, same_batch or rescale. Under
+    torchrun only rollback: torchrun starts all ranks again, at the newest checkpoint. Default: auto, the
+    strongest that the layout allows."""
+    replace: bool = False
+    """Start a new process for a lost rank, which joins at a step border. Default: false."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Saved states. Default: adaptive, the newest 3."""
+    detection: Detection = Detection()
+    """Limits after which a rank is declared dead. Default: 2s of silence, 60s without progress."""
+    restarts: RestartLimits = RestartLimits()
+    """Limits on restarts."""
+
+
+class Job(Card):
+    """A job file, its base files and overrides read in."""
+
+    run: RunName
+    """Name of the run: small letters, digits, hyphens. Required."""
+    model: Model
+    """The network to train. Required."""
+    data: Data
+    """The text to train on. Required."""
+    train: Train
+    """How long and by which rule. Required."""
+    orchestration: Orchestration = Orchestration()
+    """Card 1: what runs where."""
+    parallelism: ParallelismText = Parallelism()
+    """Card 2: who computes what."""
+    fault_tolerance: FaultTolerance = FaultTolerance()
+    """Card 3: what happens when something dies."""

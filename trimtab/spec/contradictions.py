@@ -1,0 +1,277 @@
+"""Settings that are each right and cannot hold together.
+
+Each rule looks at a job whose constants are resolved and yields what it refuses, with the keys that
+contradict each other; the loader turns the keys into places. What only the network's shapes can tell
+(heads against kv_heads) the catalog refuses.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trimtab.spec.cards import Engine, Job, OnNonfinite, TrainedTokenizer
+from trimtab.spec.constants import divisors
+from trimtab.spec.fields import Path
+from trimtab.terms import OnLoss, format_seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contradiction:
+    """Keys that cannot hold together.
+
+    Args:
+        message: What was found and what was required.
+        paths: The keys, the one to change first.
+        hint: What to do.
+    """
+
+    message: str
+    paths: tuple[Path, ...]
+    hint: str
+
+
+def contradictions(job: Job) -> Iterator[Contradiction]:
+    """Everything in a job that contradicts something else in it."""
+    for rule in RULES:
+        yield from rule(job)
+
+
+STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
+BATCH, MICROBATCH = ("train", "batch"), ("train", "microbatch")
+DEVICES, ENGINE = ("orchestration", "devices"), ("orchestration", "engine")
+SHARES, ON_LOSS = ("fault_tolerance", "shares"), ("fault_tolerance", "on_loss")
+CHECKPOINT_EVERY = ("fault_tolerance", "checkpoint", "every")
+KEEP_BEST = ("fault_tolerance", "checkpoint", "keep_best")
+EVALUATE_EVERY = ("train", "evaluate", "every")
+HELD_OUT = ("data", "held_out")
+
+
+def _length(job: Job) -> Iterator[Contradiction]:
+    train = job.train
+    if train.steps is None and train.epochs is None:
+        message = "train says neither steps nor epochs; it takes exactly one of them"
+        yield Contradiction(
+            message=message, paths=(STEPS,), hint="Add `steps: 1000` or `epochs: 1` under train."
+        )
+    if train.steps is not None and train.epochs is not None:
+        message = (
+            f"train.steps is {train.steps} and train.epochs is {train.epochs:g}; one of them ends the run"
+        )
+        yield Contradiction(message=message, paths=(EPOCHS, STEPS), hint="Keep one of the two.")
+
+
+def _network(job: Job) -> Iterator[Contradiction]:
+    model, preset, module = job.model, ("model", "preset"), ("model", "module")
+    if model.preset is None and model.module is None:
+        message = "model names neither a preset nor a module; it takes exactly one of them"
+        yield Contradiction(
+            message=message, paths=(preset,), hint="Add `preset: gpt-3m` or `module: package:Class`."
+        )
+    if model.preset is not None and model.module is not None:
+        message = (
+            f"model.preset is {model.preset} and model.module is {model.module}; only one can be trained"
+        )
+        yield Contradiction(message=message, paths=(module, preset), hint="Keep one of the two.")
+
+
+def _network_settings(job: Job) -> Iterator[Contradiction]:
+    model = job.model
+    if model.args and model.module is None:
+        message = "model.args are for a class named by model.module, and there is none"
+        yield Contradiction(
+            message=message,
+            paths=(("model", "args"), ("model", "preset")),
+            hint="A preset is changed by keys such as layers and embed.",
+        )
+    if model.module is None:
+        return
+    for key in type(model).model_fields:
+        if key not in ("preset", "module", "args") and getattr(model, key) is not None:
+            message = f"model.{key} changes a preset, and model.module is a class of your own"
+            paths = (("model", key), ("model", "module"))
+            yield Contradiction(
+                message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}."
+            )
+
+
+def _sequence(job: Job) -> Iterator[Contradiction]:
+    context, sequence = job.model.context, job.data.sequence
+    if context is not None and sequence > context:
+        message = f"data.sequence is {sequence} tokens; model.context allows {context}"
+        paths = (("data", "sequence"), ("model", "context"))
+        yield Contradiction(message=message, paths=paths, hint=f"Set data.sequence to {context} or less.")
+
+
+def _vocabulary(job: Job) -> Iterator[Contradiction]:
+    vocab, tokenizer = job.model.vocab, job.data.tokenizer
+    path: Path
+    if isinstance(tokenizer, TrainedTokenizer):
+        needed, path = tokenizer.bpe.vocab, ("data", "tokenizer", "bpe", "vocab")
+    elif tokenizer == "bytes":
+        needed, path = 256, ("data", "tokenizer")
+    else:
+        return
+    if vocab is not None and vocab < needed:
+        message = f"model.vocab is {vocab}; the tokenizer gives {needed} different tokens"
+        paths = (("model", "vocab"), path)
+        yield Contradiction(message=message, paths=paths, hint=f"Set model.vocab to {needed} or more.")
+
+
+def _shares(job: Job) -> Iterator[Contradiction]:
+    batch, devices, shares = job.train.batch, job.orchestration.devices, job.fault_tolerance.shares
+    if batch < devices:
+        message = f"train.batch is {batch} samples for {devices} devices; each device needs one"
+        yield Contradiction(
+            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {devices} or more."
+        )
+    elif shares == "off":
+        if batch % devices:
+            below, above = batch // devices * devices, (batch // devices + 1) * devices
+            message = f"with shares off, train.batch is cut into {devices} equal parts; {batch} cannot be"
+            paths = (BATCH, DEVICES, SHARES)
+            yield Contradiction(message=message, paths=paths, hint=f"Nearest batches: {below} and {above}.")
+    elif isinstance(shares, int) and batch % shares:
+        message = f"fault_tolerance.shares is {shares}, which does not divide train.batch {batch}"
+        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=devices)}."
+        yield Contradiction(message=message, paths=(SHARES, BATCH), hint=hint)
+    elif isinstance(shares, int) and shares < devices:
+        message = f"fault_tolerance.shares is {shares} for {devices} devices; each device needs one"
+        hint = f"Nearest shares: {_nearest(devices, divisors(batch), fewest=devices)}."
+        yield Contradiction(message=message, paths=(SHARES, DEVICES), hint=hint)
+
+
+def _microbatch(job: Job) -> Iterator[Contradiction]:
+    batch, shares, size = job.train.batch, job.fault_tolerance.shares, job.train.microbatch
+    parts, cut = (job.orchestration.devices, DEVICES) if shares == "off" else (shares, SHARES)
+    assert isinstance(parts, int), "constants are resolved"
+    assert isinstance(size, int), "constants are resolved"
+    if batch % parts or batch < parts or (batch // parts) % size == 0:
+        return
+    samples = batch // parts
+    part = "device" if shares == "off" else "share"
+    message = f"train.microbatch is {size}, which does not divide the {samples} samples of one {part}"
+    hint = f"Nearest microbatches: {_nearest(size, divisors(samples))}."
+    yield Contradiction(message=message, paths=(MICROBATCH, BATCH, cut), hint=hint)
+
+
+def _loss_of_a_rank(job: Job) -> Iterator[Contradiction]:
+    on_loss, engine = job.fault_tolerance.on_loss, job.orchestration.engine
+    if engine is Engine.TORCHRUN and on_loss is not OnLoss.ROLLBACK:
+        message = f"on_loss {on_loss} survives inside the step; torchrun kills every rank when one dies"
+        hint = "Use engine: local, or on_loss: rollback, which starts again at the newest checkpoint."
+        yield Contradiction(message=message, paths=(ON_LOSS, ENGINE), hint=hint)
+    elif job.fault_tolerance.shares == "off" and on_loss in (OnLoss.EXACT, OnLoss.REDO):
+        message = (
+            f"on_loss {on_loss} promises the same bits, which need shares; fault_tolerance.shares is off"
+        )
+        hint = "Give shares a number or auto, or use on_loss: same_batch."
+        yield Contradiction(message=message, paths=(ON_LOSS, SHARES), hint=hint)
+
+
+def _replacement(job: Job) -> Iterator[Contradiction]:
+    if job.fault_tolerance.replace and job.orchestration.engine is Engine.TORCHRUN:
+        message = (
+            "replace starts a new process for a lost rank; under torchrun only torchrun starts processes"
+        )
+        paths = (("fault_tolerance", "replace"), ENGINE)
+        yield Contradiction(message=message, paths=paths, hint="Use engine: local, or replace: false.")
+
+
+def _return_to_a_checkpoint(job: Job) -> Iterator[Contradiction]:
+    if job.fault_tolerance.checkpoint.every != "off":
+        return
+    # Under torchrun there is no other choice of on_loss: `job_files` warns.
+    if job.fault_tolerance.on_loss is OnLoss.ROLLBACK and job.orchestration.engine is not Engine.TORCHRUN:
+        message = "on_loss rollback goes back to a checkpoint, and checkpoint.every is off"
+        yield Contradiction(message=message, paths=(ON_LOSS, CHECKPOINT_EVERY), hint="Use every: adaptive.")
+    if job.train.on_nonfinite is OnNonfinite.ROLLBACK:
+        message = "on_nonfinite rollback goes back to a checkpoint, and checkpoint.every is off"
+        paths = (("train", "on_nonfinite"), CHECKPOINT_EVERY)
+        yield Contradiction(message=message, paths=paths, hint="Use every: adaptive, or on_nonfinite: skip.")
+    if job.fault_tolerance.checkpoint.keep_best:
+        message = "keep_best keeps a checkpoint, and checkpoint.every is off"
+        yield Contradiction(message=message, paths=(KEEP_BEST, CHECKPOINT_EVERY), hint="Use every: adaptive.")
+
+
+def _best_checkpoint(job: Job) -> Iterator[Contradiction]:
+    if job.fault_tolerance.checkpoint.keep_best and job.train.evaluate.every == 0:
+        message = "keep_best compares evaluations, and train.evaluate.every is 0, only at the end"
+        hint = "Set train.evaluate.every to a number of steps."
+        yield Contradiction(message=message, paths=(KEEP_BEST, EVALUATE_EVERY), hint=hint)
+
+
+def _evaluation(job: Job) -> Iterator[Contradiction]:
+    if job.train.evaluate.every > 0 and job.data.held_out == 0:
+        message = "train.evaluate scores the held-out text, and data.held_out is 0"
+        hint = "Hold out a fraction such as 0.05, or set train.evaluate.every to 0."
+        yield Contradiction(message=message, paths=(EVALUATE_EVERY, HELD_OUT), hint=hint)
+
+
+def _warmup(job: Job) -> Iterator[Contradiction]:
+    steps, schedule = job.train.steps, job.train.lr_schedule
+    warmup = schedule.chosen.warmup
+    if steps is not None and warmup > steps:
+        message = f"the warm-up of {warmup} steps is longer than the run of {steps}"
+        paths = (("train", "lr_schedule", schedule.name, "warmup"), STEPS)
+        yield Contradiction(message=message, paths=paths, hint=f"Set warmup to {steps} or less.")
+
+
+def _momentum(job: Job) -> Iterator[Contradiction]:
+    sgd = job.train.optimizer.sgd
+    if sgd is not None and sgd.nesterov and sgd.momentum == 0:
+        message = "nesterov looks ahead along the momentum, and momentum is 0"
+        paths = (("train", "optimizer", "sgd", "nesterov"), ("train", "optimizer", "sgd", "momentum"))
+        yield Contradiction(message=message, paths=paths, hint="Set momentum to a value such as 0.9.")
+
+
+def _detection(job: Job) -> Iterator[Contradiction]:
+    limits, section = job.fault_tolerance.detection, ("fault_tolerance", "detection")
+    for shorter, longer, reason in (
+        ("heartbeat", "progress", "a dead rank would count as a slow one"),
+        ("progress", "first_step", "the first step would have less time than the others"),
+    ):
+        short_s, long_s = getattr(limits, shorter), getattr(limits, longer)
+        if short_s > long_s:
+            message = (
+                f"detection.{shorter} is {format_seconds(short_s)} and detection.{longer} is "
+                f"{format_seconds(long_s)}: {reason}"
+            )
+            paths = ((*section, shorter), (*section, longer))
+            yield Contradiction(message=message, paths=paths, hint=f"Keep {shorter} at or below {longer}.")
+
+
+def _environment(job: Job) -> Iterator[Contradiction]:
+    environment, section = job.orchestration.environment, ("orchestration", "environment")
+    for name in environment.passed:
+        if name in environment.assigned:
+            message = f"the variable {name} is both handed on and set"
+            paths = ((*section, "pass"), (*section, "set", name))
+            yield Contradiction(message=message, paths=paths, hint="Keep one of the two.")
+
+
+RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
+    _length,
+    _network,
+    _network_settings,
+    _sequence,
+    _vocabulary,
+    _shares,
+    _microbatch,
+    _loss_of_a_rank,
+    _replacement,
+    _return_to_a_checkpoint,
+    _best_checkpoint,
+    _evaluation,
+    _warmup,
+    _momentum,
+    _detection,
+    _environment,
+)
+"""Every rule; the mesh against the devices is checked where the formulas are."""
+
+
+def _nearest(value: int, valid: list[int], *, fewest: int = 1) -> str:
+    """The valid numbers on both sides of a value."""
+    enough = [number for number in valid if number >= fewest]
+    below = [number for number in enough if number < value][-1:]
+    above = [number for number in enough if number >= value][:1]
+    return " or ".join(str(number) for number in (*below, *above))

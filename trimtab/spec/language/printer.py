@@ -1,0 +1,36 @@
+"""A syntax tree back as text."""
+
+from typing import assert_never
+
+from trimtab.spec.language.syntax import (
+    MeshStatement,
+    Name,
+    Program,
+    ReduceStatement,
+    SplitStatement,
+    Statement,
+)
+
+
+def print_program(program: Program) -> str:
+    """The program in canonical form, one statement a line; parsing it gives an equal program."""
+    return "".join(f"{print_statement(statement)}\n" for statement in program.statements)
+
+
+def print_statement(statement: Statement) -> str:
+    """One statement in canonical form, without a line end."""
+    match statement:
+        case MeshStatement():
+            sizes = (f"{axis.axis.text} {'*' if axis.size is None else axis.size}" for axis in statement.axes)
+            return f"MESH {', '.join(sizes)}"
+        case SplitStatement():
+            return f"SPLIT {_names(statement.dims)} OVER {statement.axis.text}"
+        case ReduceStatement():
+            route = f" USING {statement.route.text}" if statement.route else ""
+            return f"REDUCE {statement.table.text} OVER {_names(statement.axes)}{route}"
+        case _:
+            assert_never(statement)
+
+
+def _names(names: tuple[Name, ...]) -> str:
+    return ", ".join(name.text for name in names)
