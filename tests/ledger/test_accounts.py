@@ -431,15 +431,75 @@ def test_rolled_back_steps_move_and_nothing_is_created(book):
     assert sum(rolled.entries().values()) == sum(calm.entries().values()) == rolled.allocated_ns
 
 
-def test_an_aborted_step_is_lost_work(book):
-    """Under `redo` the step is computed again: the first time was for nothing."""
+def give_up(book, *, shares):
+    """Both ranks give step 1 up after 50 ns of compute and 10 of evaluation."""
+    book.begin([0, 1])
+    book.spend([0, 1], Clock.EVALUATION, 10)
+    book.spend([0, 1], Clock.COMPUTE, 50)
+    for rank in (0, 1):
+        book.step(rank, 1, kind="aborted", shares=shares[rank])
+    book.now += 30
+
+
+def test_an_attempt_whose_shares_are_computed_again_is_lost_work(book):
+    """Under `redo`, whoever owns the shares afterwards: the first time was for nothing."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 1, shares=[0, 1])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 100, "evaluation": 20, "compute_gap": 60}
+
+
+def test_an_attempt_whose_shares_are_kept_is_not_lost(book):
+    """Under `exact` the survivors' gradients count: nothing was computed twice."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 1, shares=[1], reused=[0], recovered=[1])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 50, "evaluation": 20, "compute_gap": 50 + 60}
+
+
+def test_half_of_the_shares_computed_again_is_half_of_the_attempt(book):
+    """Parts are by shares, and the odd nanosecond stays where it was."""
+    give_up(book, shares=[[0, 2, 4], []])
+    book.step(0, 1, shares=[4], reused=[0, 2])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 50 // 3 + 50, "evaluation": 20, "compute_gap": 50 - 50 // 3 + 60}
+
+
+def test_an_attempt_at_a_step_that_another_rank_had_committed_is_not_lost(book):
+    """Who gives up after its peer has committed takes the peer's state: its gradients are in it."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 2, shares=[0])
+    book.end([0, 1])
+    assert entries(book) == {"evaluation": 20, "compute_gap": 160}
+
+
+def test_shares_of_a_lost_peer_make_no_useful_time_out_of_other_compute(new_book):
+    """Their time is degraded; their FLOPs must not hide the gap in the rest."""
+    book = new_book(peak_flops_per_s=1e9)
     book.begin([0])
-    book.now = 50
-    book.step(0, 1, kind="aborted")
-    book.now = 80
-    book.step(0, 1)
+    book.spend([0], Clock.COMPUTE, 100)
+    book.spend([0], Clock.DEGRADED, 40)
+    book.step(0, 1, shares=[0, 1], recovered=[1], flops=60, tokens=8, targets=8)
     book.end([0])
-    assert entries(book) == {"lost_work": 50, "compute_gap": 30}
+    assert entries(book) == {"useful": 30, "compute_gap": 70, "degraded": 40}
+
+
+def test_a_crash_and_a_resume_from_a_checkpoint_are_a_rollback(book):
+    """Nobody says so, but the first commit of the new attempt tells where it began."""
+    book.begin([0])
+    for step in (1, 2, 3):
+        book.now += 100
+        book.step(0, step)
+        book.tell(0, "commit", step=step, loss=1.0)
+    book.now += 70
+    book.exit(0, code=0, signal=9)
+    book.say("released", device="d0")
+    book.begin([0])
+    book.now += 100
+    book.step(0, 2)
+    book.tell(0, "commit", step=2, loss=1.0)
+    book.end([0])
+    assert entries(book) == {"lost_work": 100 + 100 + 70, "compute_gap": 200}
 
 
 def test_a_clean_stop_at_a_checkpoint_loses_nothing(book):

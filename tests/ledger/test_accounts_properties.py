@@ -91,6 +91,8 @@ class Chaos:
                     tokens=4,
                     targets=ns % 5,
                     comm=[["a", ns], ["b", ns // 2]],
+                    shares=[ns % 3, 3] if flag else [ns % 3],
+                    recovered=[3] if flag else [],
                 )
                 self.switched_ns[rank] = self.book.now
             case "fault" if state is not None:

@@ -173,3 +173,15 @@ def test_after_a_reboot_nobody_knows_how_long_it_took(book):
     commit(book, 1)
     (recovery,) = recoveries_of(book.records())
     assert (recovery.rank, recovery.resumed_s) == (None, None)
+
+
+def test_a_resume_from_an_older_checkpoint_loses_steps(book):
+    """A crash that took the run back must not read as one that cost nothing."""
+    book.begin([0])
+    for step in range(1, 13):
+        commit(book, step)
+    fail_at(book, 13, rank=0)
+    book.begin([0])
+    commit(book, 11)
+    (recovery,) = recoveries_of(book.records())
+    assert (recovery.steps_lost, recovery.resumed_s) == (2, 0.04)
