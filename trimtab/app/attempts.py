@@ -77,7 +77,8 @@ def run_attempt(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]
         say(f"run {launch.run}, attempt {launch.attempt}, in {launch.folder}")
         if is_torchrun:
             torchrun_request(launch).send()
-        with open_view(launch, is_stdout_free=not wishes.is_json) as observe:
+        num_steps = loaded.job.train.steps
+        with open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json) as observe:
             outcome = Agent(launch, observe).run()
         report = folder_report(folder, outcome.results)
         write_report(folder, report)

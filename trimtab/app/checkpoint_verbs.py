@@ -1,14 +1,15 @@
 """What is saved, is it whole, give it to others: the verbs ``checkpoints ls``, ``verify`` and ``export``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trimtab.app.errors import RunStateError
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import CHECKPOINTS_FOLDER, find_run
-from trimtab.ledger.manifests import FoundCheckpoint
+from trimtab.ledger.manifests import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.store import (
+    FileProblem,
     export_model,
     find_checkpoints,
     newest_complete,
@@ -32,31 +33,21 @@ def list_saved(text: str, *, is_json: bool) -> int:
 
 
 def verify_saved(text: str, *, is_json: bool) -> int:
-    """Read every byte of every checkpoint of a run and name each file that is not whole; exit code 1 if any is not."""
+    """Read every byte of every checkpoint of a run and name each file that is not whole; exit code 1 if any is not.
+
+    A save that did not finish never counted as a checkpoint, so it is not looked into.
+    """
     folder = find_run(text)
     root = folder / CHECKPOINTS_FOLDER
-    found = find_checkpoints(root)
-    problems = {checkpoint.name: verify_checkpoint(root / checkpoint.name) for checkpoint in found}
+    names = [found.name for found in find_checkpoints(root) if step_of(found.name) is not None]
+    problems = {name: verify_checkpoint(root / name) for name in names}
     if is_json:
-        print_document(
-            {
-                "run": folder.name,
-                "checkpoints": [
-                    {
-                        "name": name,
-                        "is_whole": not files,
-                        "problems": [{"file": problem.file, "reason": problem.reason} for problem in files],
-                    }
-                    for name, files in problems.items()
-                ],
-            }
-        )
-    else:
-        for name, files in problems.items():
-            print(f"{name}: {'whole' if not files else 'NOT whole'}")
-            for problem in files:
-                print(f"  {problem}")
-    if not found:
+        print_document(_verified_document(folder.name, problems))
+    for name, files in problems.items() if not is_json else ():
+        print(f"{name}: {'whole' if not files else 'NOT whole'}")
+        for problem in files:
+            print(f"  {problem}")
+    if not names:
         say(f"{folder.name} has no checkpoint")
     return ExitCode.RUN_FAILED if any(problems.values()) else ExitCode.DONE
 
@@ -84,6 +75,18 @@ def export_saved(text: str, target: Path | None, *, is_json: bool) -> int:
     else:
         print(f"{newest.folder.name} of {folder.name} -> {target}")
     return ExitCode.DONE
+
+
+def _verified_document(run: str, problems: Mapping[str, Sequence[FileProblem]]) -> dict[str, Any]:
+    rows = [
+        {
+            "name": name,
+            "is_whole": not files,
+            "problems": [{"file": problem.file, "reason": problem.reason} for problem in files],
+        }
+        for name, files in problems.items()
+    ]
+    return {"run": run, "checkpoints": rows}
 
 
 def _row(found: FoundCheckpoint) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
-from trimtab.catalog import Network, cluster
+from trimtab.catalog import THIS_MACHINE, Network, cluster
 from trimtab.cost.replicated import (
     ALL_REDUCE_FORMULA,
     GATHER_FORMULA,
@@ -194,7 +194,7 @@ def _room(job: Job, ranks: Sequence[Mapping[str, Any]], machine: MachineFacts) -
     """Whether the ranks fit, as far as their activations are left out."""
     needed = [rank["memory"]["total_bytes"] for rank in ranks]
     note = "activations are not in these figures"
-    if job.orchestration.cluster is not None:
+    if job.orchestration.cluster not in (None, THIS_MACHINE):
         node = cluster(job.orchestration.cluster).nodes[0]
         available = node.accelerator.memory_bytes
         return {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trimtab.catalog import UnknownNameError, cluster, price_of
+from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
 from trimtab.policy import Limits
 from trimtab.spec import Job
@@ -94,7 +94,7 @@ def device_price(job: Job) -> float | None:
     Raises: UnknownNameError for a cluster that the catalog does not know.
     """
     card = job.orchestration
-    if card.price_usd_per_device_hour is not None or card.cluster is None:
+    if card.price_usd_per_device_hour is not None or card.cluster in (None, THIS_MACHINE):
         return card.price_usd_per_device_hour
     device = cluster(card.cluster).nodes[0].accelerator.name
     try:

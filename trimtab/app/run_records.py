@@ -32,8 +32,17 @@ def read_records(folder: Path) -> RunRecords:
             for path in _agent_files(folder / JOURNAL_FOLDER)
         ],
         ranks=ranks,
-        clocks=dict(_readings(folder / CLOCKS_FOLDER)),
+        clocks=dict(read_clock_files(folder / CLOCKS_FOLDER)),
     )
+
+
+def read_clock_files(folder: Path) -> Iterator[tuple[Incarnation, ClockReading]]:
+    """The clocks of every process of a run that has started them."""
+    for incarnation, path in _rank_files(folder, "*.clock"):
+        data = path.read_bytes()
+        reading = read_clocks(data) if data else None  # a process that only just made its file
+        if reading is not None:
+            yield incarnation, reading
 
 
 def _agent_files(folder: Path) -> list[Path]:
@@ -46,13 +55,6 @@ def _rank_files(folder: Path, pattern: str) -> Iterator[tuple[Incarnation, Path]
     for path in sorted(folder.glob(pattern)):
         if match := _RANK.fullmatch(path.name):
             yield Incarnation(int(match[1]), int(match[2])), path
-
-
-def _readings(folder: Path) -> Iterator[tuple[Incarnation, ClockReading]]:
-    for incarnation, path in _rank_files(folder, "*.clock"):
-        reading = read_clocks(path.read_bytes())
-        if reading is not None:
-            yield incarnation, reading
 
 
 def _counted_from_one(event: Event) -> Event:

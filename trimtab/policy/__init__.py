@@ -1,6 +1,8 @@
 """What should be done now?"""
 
+from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
 from trimtab.policy.membership import Limits
+from trimtab.policy.retention import Retention, best_step
 from trimtab.policy.shares import (
     Block,
     assign_shares,
@@ -15,9 +17,15 @@ from trimtab.policy.shares import (
 __all__ = [
     "Block",
     "Limits",
+    "NextSave",
+    "Retention",
+    "SaveObservations",
     "assign_shares",
+    "best_step",
     "blocks_at",
+    "expected_save_s",
     "keep_only",
+    "next_save",
     "own_blocks",
     "shares_of",
     "take_over",

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from trimtab.policy.wire import (
     Admit,
@@ -23,7 +24,7 @@ from trimtab.policy.wire import (
     encode,
     prove,
 )
-from trimtab.runtime.process_groups import Interrupt
+from trimtab.runtime.process_groups import Interrupt, Rendezvous, connect_store
 from trimtab.terms import Phase
 
 _AGENT_LOST_EXIT = 75
@@ -50,6 +51,33 @@ class Progress:
     phase: Phase = Phase.START
     count: int = 0
     is_waiting: bool = False
+
+
+class Link(Protocol):
+    """What a rank needs of whoever started it. The main thread calls it."""
+
+    progress: Progress
+    interrupt: Interrupt
+    is_stop_wanted: bool
+    is_border_wanted: bool
+
+    def start(self, fingerprint: dict[str, str]) -> None:
+        """Report as fit to join."""
+
+    def send(self, message: Message) -> None:
+        """Say something; never waits for an answer."""
+
+    def next_form(self) -> Form:
+        """Wait for the next epoch and enter it. Raises Dismissed if there is none."""
+
+    def connect(self, form: Form, rendezvous: Rendezvous) -> Any:
+        """The store in which the members of an epoch find each other."""
+
+    def raise_if_fenced(self) -> None:
+        """Raise Fenced if the present epoch is over."""
+
+    def wait_for_end(self) -> None:
+        """After the last step. Raises Dismissed, or Fenced when a peer still needs this rank."""
 
 
 class AgentLink:
@@ -112,6 +140,11 @@ class AgentLink:
         self.is_border_wanted = False
         self.interrupt.on_wake(self.raise_if_fenced)
         return form
+
+    def connect(self, form: Form, rendezvous: Rendezvous) -> Any:
+        """The store of an epoch: the first member's own offer, a connection to it for the others."""
+        is_leader = form.members[0] == self._rank
+        return rendezvous.store if is_leader else connect_store(form.store_host, form.store_port)
 
     def raise_if_fenced(self) -> None:
         """Leave the epoch if it is over.

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from trimtab.catalog import Network, network
 from trimtab.policy.wire import Note
-from trimtab.runtime.agent_link import AgentLink
+from trimtab.runtime.agent_link import Link
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.keeping import Keeper, KeepingRules
 from trimtab.runtime.lr_schedules import SCHEDULES, learning_rate
 from trimtab.runtime.models import Model, build_model
 from trimtab.runtime.optimizers import OPTIMIZERS, FlatOptimizer, build_optimizer
@@ -23,12 +24,12 @@ from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.step import Microbatch, StepRules, StepRunner
 from trimtab.runtime.trainer import Trainer, TrainerRules
-from trimtab.runtime.watch import AgentWatch
+from trimtab.runtime.watch import LinkWatch
 from trimtab.spec import Injection, Job
 from trimtab.terms import InputError, OnLoss
 
 
-def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> Trainer:
+def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Trainer:
     """The trainer of one rank, with its state as far as this process can know it."""
     settings = ticket["settings"]
     job = Job.model_validate(settings["job"])
@@ -38,7 +39,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> 
     link.start(fingerprint(kind, threads))
     folder = Path(ticket["folder"])
     device = torch_device(kind, ticket["rank"])
-    watch = AgentWatch(link)
+    watch = LinkWatch(link)
     corpus = open_job_corpus(job, folder, watch)
     keyed = KeyedRandom(device)
     model = build_job_model(job, corpus, keyed)
@@ -72,6 +73,23 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> 
         faults=faults,
         watch=watch,
     )
+    keeper = Keeper(
+        folder / "checkpoints",
+        rules=KeepingRules(
+            every=job.fault_tolerance.checkpoint.every,
+            keep=job.fault_tolerance.checkpoint.keep,
+            keeps_best=job.fault_tolerance.checkpoint.keep_best,
+            batch=job.train.batch,
+            seed=job.train.seed,
+            identity={"data": corpus.digest},
+        ),
+        state=state,
+        optimizer=optimizer,
+        recorder=recorder,
+        faults=faults,
+        watch=watch,
+        tell=teller(recorder, link),
+    )
     recorder.event("peak", flops_per_s=peak_flops_per_s(kind, threads))
     return Trainer(
         rules=TrainerRules(
@@ -80,21 +98,34 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> 
             tokens_per_step=job.train.batch * job.data.sequence,
             flops_per_token=flops_per_token(job, model),
             device_kind=kind,
+            on_nonfinite=job.train.on_nonfinite,
+            unigram_entropy=corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],
-        committed=0,
+        committed=keeper.load_newest(),
         link=link,
         watch=watch,
         runner=runner,
         evaluator=build_evaluator(job, corpus, model, watch, device),
         state=state,
         optimizer=optimizer,
+        keeper=keeper,
         recorder=recorder,
         faults=faults,
     )
 
 
-def open_job_corpus(job: Job, folder: Path, watch: AgentWatch) -> Corpus:
+def teller(recorder: Recorder, link: Link) -> Callable[[str, dict[str, Any]], None]:
+    """Writes an event into the rank's journal and tells the agent."""
+
+    def tell(kind: str, fields: dict[str, Any]) -> None:
+        recorder.event(kind, **fields)
+        link.send(Note(kind=kind, t_ns=time.monotonic_ns(), fields=fields))
+
+    return tell
+
+
+def open_job_corpus(job: Job, folder: Path, watch: LinkWatch) -> Corpus:
     """The job's corpus; its token cache is the job's, else one beside the run's folder that its siblings share."""
     tokenizer = job.data.tokenizer
     return open_corpus(
@@ -201,7 +232,7 @@ def flops_per_token(job: Job, model: Model) -> float:
 
 
 def build_evaluator(
-    job: Job, corpus: Corpus, model: Model, watch: AgentWatch, device: torch.device
+    job: Job, corpus: Corpus, model: Model, watch: LinkWatch, device: torch.device
 ) -> Evaluator | None:
     """The scorer of the first held-out batches; None if nothing is held out."""
     if not corpus.num_held_out:

@@ -78,6 +78,16 @@ class Faults:
             if fault.kind is FaultKind.SLOW and step >= fault.step:
                 time.sleep(took_s * (fault.factor - 1))
 
+    def in_writer(self, timer: str, step: int) -> bool:
+        """Whether the background writer shall be slow with the checkpoint of this step."""
+        return any(
+            fault.kind is FaultKind.SLEEP
+            and fault.timer == timer
+            and fault.step == step
+            and self._strike(n, fault, step)
+            for n, fault in self._mine
+        )
+
     def poisons(self, step: int) -> bool:
         """Whether the gradients computed now shall be NaN."""
         return any(

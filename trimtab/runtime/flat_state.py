@@ -76,6 +76,15 @@ class FlatState:
         """All logical tensors inside a vector of this layout, by name."""
         return {entry.name: self.view(flat, entry) for entry in self.entries}
 
+    def named_group_views(self, decayed: Tensor, others: Tensor) -> dict[str, Tensor]:
+        """All logical tensors inside the two parts that ``groups`` cuts a vector into, by name."""
+        views = {}
+        for entry in self.entries:
+            flat, base = (decayed, 0) if entry.offset < self.decay_end else (others, self.decay_end)
+            start = entry.offset - base
+            views[entry.name] = flat[start : start + entry.numel].view(entry.shape)
+        return views
+
     def collect_gradients_in(self, leaf: Tensor) -> None:
         """Make every following backward pass add into ``leaf`` (at least ``num_elements`` long)."""
         for entry, parameter in zip(self.entries, self._modules, strict=True):

@@ -181,15 +181,14 @@ def _connect(position: int, size: int, epoch: int, store: Any, kind: str, interr
     return built
 
 
-def join_store(host: str, port: int) -> Any:
-    """Connect to the rendezvous of an epoch.
+def connect_store(host: str, port: int, *, listens: bool = False) -> Any:
+    """The rendezvous of an epoch: a connection to it, or the thing itself if this rank ``listens``.
 
     Raises: CollectiveError if nobody listens there.
     """
+    patience = dt.timedelta(seconds=10 if not listens else 60)
     try:
-        return compat.TCPStore(
-            host, port, is_master=False, wait_for_workers=False, timeout=dt.timedelta(seconds=10)
-        )
+        return compat.TCPStore(host, port, is_master=listens, wait_for_workers=False, timeout=patience)
     except (RuntimeError, dist.DistError) as error:
         raise CollectiveError(f"no rendezvous at {host}:{port}: {_first_line(error)}") from error
 

@@ -8,16 +8,18 @@ import torch
 
 from trimtab.ledger import weights_digest
 from trimtab.policy.wire import Committed, Finished, Form, Note, Parked
-from trimtab.runtime.agent_link import AgentLink, Dismissed, Fenced
-from trimtab.runtime.errors import CollectiveError
+from trimtab.runtime.agent_link import Dismissed, Fenced, Link
+from trimtab.runtime.errors import CollectiveError, RankError
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.optimizers import FlatOptimizer
-from trimtab.runtime.process_groups import Group, Rendezvous, join_store
+from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.step import Requests, StepResult, StepRunner, Work
 from trimtab.runtime.watch import Watch
+from trimtab.spec import OnNonfinite
 from trimtab.terms import Clock, Phase
 
 
@@ -30,6 +32,8 @@ class TrainerRules:
     """Constants of the run that the loop depends on.
 
     Args:
+        on_nonfinite: What to do with a step whose loss or gradient is not finite.
+        unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
     """
 
@@ -38,6 +42,8 @@ class TrainerRules:
     tokens_per_step: int
     flops_per_token: float
     device_kind: str
+    on_nonfinite: OnNonfinite
+    unigram_entropy: float | None = None
 
 
 class Trainer:
@@ -49,23 +55,26 @@ class Trainer:
         rules: TrainerRules,
         rank: int,
         committed: int,
-        link: AgentLink,
+        link: Link,
         watch: Watch,
         runner: StepRunner,
         evaluator: Evaluator | None,
         state: FlatState,
         optimizer: FlatOptimizer,
+        keeper: Keeper,
         recorder: Recorder,
         faults: Faults,
     ) -> None:
         self._rules, self._rank, self._link, self._watch = rules, rank, link, watch
         self._runner, self._evaluator = runner, evaluator
         self._state, self._optimizer = state, optimizer
-        self._recorder, self._faults = recorder, faults
+        self._keeper, self._recorder, self._faults = keeper, recorder, faults
         self._committed = committed
         self._evaluated_at = -1
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
+        self._members: tuple[int, ...] = ()
+        self._rolled_back: set[int] = set()
         self._stop_agreed = False
         self._loss: float | None = None
         self._eval_loss: float | None = None
@@ -113,21 +122,55 @@ class Trainer:
         self._step_started_ns = time.monotonic_ns()
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
+        self._keeper.enter(is_lead=group.members[0] == self._rank, num_losses=self._count_losses(group))
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
             result = self._step(group, form)
+            if not result.is_applied and result.targets:
+                self._after_nonfinite(group, result.step)
             self._stop_agreed = result.stop_agreed
+            self._keeper.at_border(self._committed)
             if result.border_agreed and not result.stop_agreed:
                 raise _BorderReached("newcomers wait")
         self._finish(group)
 
+    def _count_losses(self, group: Group) -> int:
+        lost = len(set(self._members) - set(group.members))
+        self._members = group.members
+        return lost
+
+    def _after_nonfinite(self, group: Group, step: int) -> None:
+        """What the job says about a step whose loss or gradient is not finite; its update was not applied."""
+        match self._rules.on_nonfinite:
+            case OnNonfinite.SKIP:
+                return
+            case OnNonfinite.STOP:
+                self._keeper.wait()
+                raise RankError(
+                    f"loss or gradient of step {step} is not finite, and train.on_nonfinite is stop"
+                )
+            case OnNonfinite.ROLLBACK:
+                self._roll_back(group, step)
+
+    def _roll_back(self, group: Group, step: int) -> None:
+        """Everybody takes the lead's newest checkpoint; a step that fails again after that is skipped."""
+        if step in self._rolled_back:
+            return
+        self._rolled_back.add(step)
+        lead = group.members[0]
+        self._keeper.wait()
+        to_step = torch.tensor([self._keeper.load_newest() if self._rank == lead else 0])
+        group.broadcast(to_step, source=lead)
+        self._share_state(group, source=lead)
+        self._committed = int(to_step.item())
+        if self._rank == lead:
+            fields: dict[str, Any] = {"to_step": self._committed, "reason": f"step {step} was not finite"}
+            self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
+
     def _enter(self, form: Form, rendezvous: Rendezvous) -> Group:
         self._watch.enter(Phase.REFORM, form.step)
         self._faults.at_phase(Phase.REFORM, form.step)
-        is_leader = form.members[0] == self._rank
-        store = None
-        if len(form.members) > 1:
-            store = rendezvous.store if is_leader else join_store(form.store_host, form.store_port)
+        store = self._link.connect(form, rendezvous) if len(form.members) > 1 else None
         with self._watch.waiting():
             group = Group(
                 members=form.members,
@@ -144,13 +187,17 @@ class Trainer:
 
     def _heal(self, group: Group, form: Form) -> None:
         """Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
-        states = [part for parts in self._optimizer.state_tensors().values() for part in parts]
-        for tensor in (self._state.parameters, *states):
-            group.broadcast(tensor, source=form.source)
+        self._share_state(group, source=form.source)
         if self._committed != form.step:
             self._recorder.event("healed", step=form.step, source=form.source, behind=self._committed)
         self._committed = form.step
-        self._optimizer.num_steps = form.step
+
+    def _share_state(self, group: Group, *, source: int) -> None:
+        states = [part for parts in self._optimizer.state_tensors().values() for part in parts]
+        num_updates = torch.tensor([self._optimizer.num_steps])
+        for tensor in (num_updates, self._state.parameters, *states):
+            group.broadcast(tensor, source=source)
+        self._optimizer.num_steps = int(num_updates.item())
 
     def _step(self, group: Group, form: Form) -> StepResult:
         started_ns = self._step_started_ns = time.monotonic_ns()
@@ -214,6 +261,7 @@ class Trainer:
         with self._recorder.within(Clock.EVALUATION):
             self._eval_loss, targets = self._evaluator.score(group, self._committed)
         self._evaluated_at = self._committed
+        self._keeper.note_evaluation(self._committed, self._eval_loss)
         if group.members[0] == self._rank:
             fields: dict[str, Any] = {"step": self._committed, "loss": self._eval_loss, "targets": targets}
             self._recorder.event("evaluation", **fields)
@@ -222,14 +270,15 @@ class Trainer:
     def _finish(self, group: Group) -> None:
         if not self._stop_agreed:
             self._evaluate(group)
-        with self._recorder.within(Clock.CHECKPOINT_STALL):
-            digest = self.weights_sha256()
+        self._keeper.save_and_wait(self._committed)
+        digest = self.weights_sha256()
         self._recorder.switch(Clock.RESTART)
         self._watch.enter(Phase.DONE, self._committed)
         results: dict[str, float | int | str | None] = {
             "steps": self._committed,
             "loss": self._loss,
             "eval_loss": self._eval_loss,
+            "unigram_entropy": self._rules.unigram_entropy,
             "weights_sha256": digest,
         }
         self._link.send(Finished(step=self._committed, is_stopped=self._stop_agreed, results=results))

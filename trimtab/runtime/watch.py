@@ -1,13 +1,13 @@
 """What the main thread tells about itself while it works, and what it is told: phase, progress, fences.
 
-Under an agent the answers come over the wire; under an outer launcher (torchrun) there is nobody to ask.
+Under an agent the answers come over the wire; under an outer launcher nobody asks and nobody answers.
 """
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from trimtab.runtime.agent_link import AgentLink
+from trimtab.runtime.agent_link import Link
 from trimtab.terms import Phase
 
 
@@ -27,10 +27,10 @@ class Watch(Protocol):
         """Raise Fenced if the epoch is over."""
 
 
-class AgentWatch:
-    """Watched by an agent."""
+class LinkWatch:
+    """Tells the link, asks the link."""
 
-    def __init__(self, link: AgentLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
 
     def enter(self, phase: Phase, step: int) -> None:

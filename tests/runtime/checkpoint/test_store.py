@@ -11,6 +11,7 @@ from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
     export_model,
     find_checkpoints,
+    look_until_still,
     newest_complete,
     resolve_inside,
     set_aside,
@@ -60,6 +61,18 @@ def test_newest_is_numeric_and_passes_over_torn_ones(kit, tmp_path):
         "passed over step-1200/optimizer.safetensors",
         "passed over step-1100/manifest.json",
     ]
+
+
+def test_looks_again_when_one_is_pruned_meanwhile(kit, tmp_path):
+    """S-CKP-11: step 20 came and step 10 went in between: the run would seem to have no checkpoint at all."""
+    kit.write(tmp_path, 20, kit.state())
+    listings = iter([["step-10"], ["step-20"], ["step-20"]])
+    found = look_until_still(
+        lambda: next(listings),
+        read=lambda path: (tmp_path / path).read_text(),
+        size=lambda path: (tmp_path / path).stat().st_size,
+    )
+    assert [(checkpoint.step, checkpoint.is_complete) for checkpoint in found] == [(20, True)]
 
 
 def test_run_without_checkpoints_starts_from_nothing(tmp_path):

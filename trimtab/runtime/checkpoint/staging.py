@@ -15,7 +15,7 @@ from typing import Self
 import torch
 
 from trimtab.ledger.manifests import Part
-from trimtab.runtime.checkpoint.loader import State, check_names
+from trimtab.runtime.checkpoint.loader import State
 from trimtab.runtime.checkpoint.tensorfile import TensorEntry, file_of, header_of, split_name, stored_name
 
 _PAGE_BYTES = 4096
@@ -93,12 +93,14 @@ class StagingBuffer:
     def fill(self, state: State) -> None:
         """Copy the state in: the only time for which a save holds up training.
 
-        Raises: StateMismatchError if it has other tensors than the state at the start.
+        The state has exactly the parts, names and shapes of the one at the start.
         """
-        check_names(state, self._targets, source="the state to save")
+        assert state.keys() == self._targets.keys()
         with torch.no_grad():
-            for part, tensors in self._targets.items():
-                for name, target in tensors.items():
+            for part, targets in self._targets.items():
+                assert state[part].keys() == targets.keys()
+                for name, target in targets.items():
+                    assert state[part][name].shape == target.shape  # copy_ would broadcast
                     target.copy_(state[part][name])
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -77,17 +77,29 @@ def resolve_inside(root: Path, name: str) -> Path:
 def find_checkpoints(root: Path) -> tuple[FoundCheckpoint, ...]:
     """Everything in a run's folder ``checkpoints`` in order of step; nothing if there is no such folder.
 
-    Safe beside a running trainer: a folder that is saved or pruned while this looks makes it look again, or
-    it could miss the new one and find the old one gone.
+    Safe beside a running trainer.
     """
-    names = _names(root)
+    return look_until_still(
+        lambda: _names(root),
+        read=lambda path: _read_text(root / path),
+        size=lambda path: (root / path).lstat().st_size,
+    )
+
+
+def look_until_still(
+    names: Callable[[], list[str]], *, read: Callable[[str], str], size: Callable[[str], int]
+) -> tuple[FoundCheckpoint, ...]:
+    """``list_checkpoints`` of a folder in which others save and prune.
+
+    What changes while it looks makes it look again, at most ``MAX_LOOKS`` times: or it would find the old
+    checkpoint gone without having seen the new one, where there was a complete one at every moment.
+    """
+    before = names()
     for _ in range(MAX_LOOKS):
-        found = list_checkpoints(
-            names, read=lambda path: _read_text(root / path), size=lambda path: (root / path).lstat().st_size
-        )
-        before, names = names, _names(root)
-        if names == before:
+        found = list_checkpoints(before, read=read, size=size)
+        if (after := names()) == before:
             break
+        before = after
     return found
 
 

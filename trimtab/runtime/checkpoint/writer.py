@@ -1,0 +1,250 @@
+"""The process that makes staged state durable while training goes on.
+
+Started by the saver as ``python -m trimtab.runtime.checkpoint.writer FD SIZE FOLDER``; never by hand. It
+imports the standard library only, so that it starts in milliseconds and a hundred megabytes of libraries do
+not lie beside every trainer.
+
+Requests come as JSON lines on stdin, answers go as JSON lines to stdout. The state itself never passes
+through a pipe: the memory behind FD holds the exact bytes of the files.
+
+    {"remove": ["step-10.tmp-7"]}                            leftovers of a writer that is gone
+    {"step": 20, "started_ns": 5, "fault": null,             a save
+     "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104}],
+     "manifest": {...}, "prune": [5, 10]}
+
+    {"event": "ready"}                                       after the start
+    {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
+    {"event": "failed", "step": 20, "reason": "..."}
+
+The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
+"""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, write_all
+
+NICENESS = 10
+"""The trainer's own threads come first; on an idle core it makes no difference."""
+CHUNK_BYTES = 4_000_000
+"""Hashed while in the cache, and short enough to notice the trainer's death in between."""
+SLOW_CHUNK_S = 0.1
+"""The pause after each chunk under the planted fault ``slow``."""
+ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
+"""Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
+send to a whole process group as a notice of preemption."""
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+class TrainerGoneError(Exception):
+    """Nobody waits for an answer any more."""
+
+
+class Requests:
+    """The lines that the trainer sends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._received = b""
+
+    def next(self) -> dict[str, Any]:
+        """Wait for a request.
+
+        Raises: TrainerGoneError at the end of input.
+        """
+        while b"\n" not in self._received:
+            self._receive()
+        line, _, self._received = self._received.partition(b"\n")
+        request: dict[str, Any] = json.loads(line)
+        return request
+
+    def check(self) -> None:
+        """Look, without waiting, whether the trainer is still there.
+
+        Raises: TrainerGoneError if it is not.
+        """
+        while select.select([self._fd], [], [], 0)[0]:
+            self._receive()
+
+    def _receive(self) -> None:
+        received = os.read(self._fd, 65536)
+        if not received:
+            _abandon()
+        self._received += received
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one trainer until it goes away."""
+    fd, size_bytes, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
+    _outlive_nobody()
+    os.nice(NICENESS)
+    image = memoryview(mmap(fd, size_bytes, access=ACCESS_READ))
+    requests = Requests(sys.stdin.fileno())
+    try:
+        _answer({"event": "ready"})
+        while True:
+            _serve(requests.next(), image, folder, requests.check)
+    except (TrainerGoneError, BrokenPipeError):
+        return 0
+
+
+def _outlive_nobody() -> None:
+    """Die with the trainer, but not by the signals that ask the trainer to save and stop."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole process group
+    signal.signal(ABANDON_SIGNAL, _abandon)
+    if sys.platform == "linux":
+        # The end of stdin does not come while a forked child of the trainer, such as a data loader, holds
+        # the other end; this does. Not SIGKILL, which would leave the unfinished folder behind.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ABANDON_SIGNAL)
+
+
+def _abandon(*_: object) -> None:
+    # A dying trainer closes the pipe and then sends the signal: the second must not cut short the clearing
+    # up after the first.
+    signal.signal(ABANDON_SIGNAL, signal.SIG_IGN)
+    raise TrainerGoneError
+
+
+def _serve(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
+    for name in request.get("remove", ()):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if "step" not in request:
+        return
+    step = request["step"]
+    try:
+        _save(request, image, folder, check)
+    except OSError as error:
+        _answer({"event": "failed", "step": step, "reason": _explain(error, request, folder)})
+        return
+    seconds = (time.monotonic_ns() - request["started_ns"]) / 1e9
+    pruned, kept = _prune(request["prune"], folder)
+    _answer({"event": "saved", "step": step, "seconds": seconds, "pruned": pruned, "kept": kept})
+
+
+def _explain(error: OSError, request: dict[str, Any], folder: Path) -> str:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return str(error)
+    needed_bytes = sum(file["size_bytes"] for file in request["files"])
+    return f"{error.strerror}: needs {needed_bytes} bytes, {free_bytes(folder)} free without this attempt"
+
+
+def _answer(answer: dict[str, Any]) -> None:
+    os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+
+
+def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
+    """Write, make durable, and only then give the folder its name: one act that either happened or did not."""
+    final = folder / f"step-{request['step']}"
+    unfinished = _unfinished(final)
+    try:
+        unfinished.mkdir()
+        manifest = request["manifest"]
+        manifest["files"] = [
+            _write_region(unfinished, file, image, request["fault"], check) for file in request["files"]
+        ]
+        text = json.dumps(manifest, indent=1, allow_nan=False).encode()
+        _write_file(unfinished / "manifest.json", memoryview(text), None, check)
+        sync_folder(unfinished)
+        os.rename(unfinished, final)  # fails if there is a checkpoint of this name: none is ever overwritten
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync_folder(folder)
+
+
+def _unfinished(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+
+
+def _write_region(
+    folder: Path, file: dict[str, Any], image: memoryview, fault: str | None, check: Callable[[], None]
+) -> dict[str, Any]:
+    """Write one file out of the staged image; returns its entry in the manifest."""
+    first, size_bytes = file["offset_bytes"], file["size_bytes"]
+    sha256 = _write_file(folder / file["name"], image[first : first + size_bytes], fault, check)
+    return {"name": file["name"], "size_bytes": size_bytes, "sha256": sha256}
+
+
+def _write_file(path: Path, contents: memoryview, fault: str | None, check: Callable[[], None]) -> str:
+    digest = hashlib.sha256()
+    # at least two chunks, so that a fault planted in the middle of a small file has a middle
+    chunk_bytes = min(CHUNK_BYTES, max(1, len(contents) // 2))
+    with path.open("xb", buffering=0) as file:
+        for start in range(0, len(contents), chunk_bytes):
+            chunk = contents[start : start + chunk_bytes]
+            write_all(file.fileno(), chunk)
+            digest.update(chunk)
+            check()
+            if fault is not None:
+                _strike(fault, file.fileno())
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _strike(fault: str, fd: int) -> None:
+    """Make a planted fault happen in the middle of a file."""
+    if fault == "disk_full":
+        full = os.open("/dev/full", os.O_WRONLY)  # whose writes fail with the kernel's own ENOSPC
+        os.dup2(full, fd)
+        os.close(full)
+    elif fault == "torn":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "slow":
+        time.sleep(SLOW_CHUNK_S)
+
+
+def _prune(steps: list[int], folder: Path) -> tuple[list[int], list[tuple[int, str]]]:
+    """Remove older checkpoints, passing over those that cannot go now; the next plan names them again."""
+    pruned = []
+    kept = []
+    for step in steps:
+        try:
+            _remove(folder / f"step-{step}")
+        except FileNotFoundError:
+            pruned.append(step)  # somebody else removed it
+        except BlockingIOError:
+            kept.append((step, "it is being read"))
+        except OSError as error:
+            kept.append((step, str(error)))
+        else:
+            pruned.append(step)
+    return pruned, kept
+
+
+def _remove(checkpoint: Path) -> None:
+    """Take away the name first: a removal that is cut short must not leave a torn checkpoint."""
+    doomed = _unfinished(checkpoint)
+    fd = os.open(checkpoint, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # some network storage has no flock
+        os.rename(checkpoint, doomed)
+        try:
+            shutil.rmtree(doomed)
+        except TrainerGoneError:
+            shutil.rmtree(doomed, ignore_errors=True)  # what was begun is finished first
+            raise
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,262 @@
+"""Keeps a run's state: decides at every step border whether to save, stages, and says what became of it.
+
+Only the lead rank of an epoch saves, for the state is replicated. Whoever becomes lead after a loss starts a saver of
+its own and goes on from what is on disk.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
+from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
+from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, load
+from trimtab.runtime.checkpoint.saver import Fault, Saver
+from trimtab.runtime.checkpoint.store import newest_complete
+from trimtab.runtime.errors import RankError
+from trimtab.runtime.faults import Faults
+from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.watch import Watch
+from trimtab.spec import IN_WRITER, FaultKind
+from trimtab.terms import Clock, Phase
+
+_SPEED_WEIGHT = 0.2
+"""Weight of the newest step in the mean step time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeepingRules:
+    """Constants of the run that saving depends on.
+
+    Args:
+        every: Steps between two saves, ``adaptive`` or ``off``.
+        keep: Newest checkpoints that stay.
+        identity: What a checkpoint must have in common with the run that loads it.
+    """
+
+    every: int | Literal["adaptive", "off"]
+    keep: int
+    keeps_best: bool
+    batch: int
+    seed: int
+    identity: dict[str, str] = field(default_factory=dict)
+
+
+class Keeper:
+    """Saves and loads the replicated state of one rank.
+
+    Args:
+        tell: Told of every event, with its kind and fields.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rules: KeepingRules,
+        state: FlatState,
+        optimizer: FlatOptimizer,
+        recorder: Recorder,
+        faults: Faults,
+        watch: Watch,
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._folder, self._rules, self._state, self._optimizer = folder, rules, state, optimizer
+        self._recorder, self._faults, self._watch, self._tell = recorder, faults, watch, tell
+        self._saver: Saver | None = None
+        self._is_lead = False
+        self._last_saved = 0
+        self._step_s = 0.0
+        self._stall_s = self._drain_s = 0.0
+        self._started_s = self._bordered_s = time.monotonic()
+        self._losses_s: list[float] = []
+        self._scores: dict[int, float] = {}
+
+    def load_newest(self) -> int:
+        """Take over the newest complete checkpoint; returns its step, 0 if there is none.
+
+        Raises: RankError if it belongs to other data or another model, naming what differs.
+        """
+        newest = newest_complete(self._folder)
+        for warning in newest.warnings:
+            self._tell("warning", {"text": warning})
+        if newest.folder is None:
+            return 0
+        loaded = load(newest.folder, expected=self._tensors())
+        self._check_identity(loaded, newest.folder.name)
+        for part, tensors in loaded.state.items():
+            for name, target in self._tensors()[part].items():
+                target.copy_(tensors[name])
+        self._optimizer.num_steps = int(loaded.extra["optimizer_steps"])
+        self._scores = {int(step): loss for step, loss in loaded.extra.get("scores", {}).items()}
+        self._last_saved = loaded.step
+        return loaded.step
+
+    def enter(self, *, is_lead: bool, num_losses: int) -> None:
+        """An epoch begins; ``num_losses`` ranks were lost since the one before."""
+        self._is_lead = is_lead
+        self._losses_s += [time.monotonic()] * num_losses
+        self._bordered_s = time.monotonic()
+
+    def note_evaluation(self, finished: int, loss: float | None) -> None:
+        """Remember a score, by which the best checkpoint is kept."""
+        if loss is not None:
+            self._scores[finished] = loss
+
+    def at_border(self, finished: int, *, is_urgent: bool = False) -> None:
+        """A step is committed: hear what became of earlier saves, and save if it is time.
+
+        Args:
+            finished: Steps committed so far.
+            is_urgent: Save now whatever the cadence says.
+        """
+        now_s = time.monotonic()
+        took_s, self._bordered_s = now_s - self._bordered_s, now_s
+        self._step_s = took_s if not self._step_s else self._step_s + _SPEED_WEIGHT * (took_s - self._step_s)
+        self._hear()
+        if self._rules.every == "off" or not (is_urgent or self._is_due(finished)):
+            return
+        if self._is_lead:
+            self._save(finished)
+        self._last_saved = finished
+        self._watch.enter(Phase.CHECKPOINT, finished)
+        self._faults.at_phase(Phase.CHECKPOINT, finished)
+
+    def wait(self) -> None:
+        """Wait for the save under way, if this rank has one."""
+        if self._saver is not None:
+            with self._recorder.within(Clock.CHECKPOINT_STALL):
+                self._drain()
+
+    def save_and_wait(self, finished: int) -> None:
+        """The last save of an attempt: it is durable, or known to have failed, when this returns."""
+        if self._rules.every == "off" or not self._is_lead:
+            return
+        with self._recorder.within(Clock.CHECKPOINT_STALL):
+            self._drain()
+            if finished not in self._lead_saver().complete:
+                self._save(finished)
+                self._drain()
+
+    def _is_due(self, finished: int) -> bool:
+        expected = expected_save_s(self._state_bytes())
+        observed = SaveObservations(
+            last_saved=self._last_saved,
+            step_s=max(self._step_s, 1e-6),
+            stall_s=self._stall_s or expected[0],
+            drain_s=self._drain_s or expected[1],
+            running_s=time.monotonic() - self._started_s,
+            failure_ages_s=[time.monotonic() - lost_s for lost_s in self._losses_s],
+        )
+        due = next_save(self._rules.every, observed, finished=finished)
+        is_due = due.step is not None and finished >= due.step
+        if is_due and self._is_lead:
+            self._recorder.event("save_due", step=finished, reason=due.reason)
+        return is_due
+
+    def _save(self, finished: int) -> None:
+        started_s = time.monotonic()
+        with self._recorder.within(Clock.CHECKPOINT_STALL):
+            saver = self._lead_saver()
+            is_finite = bool(torch.isfinite(self._state.parameters.sum()))
+            retention = Retention(
+                newest=self._rules.keep,
+                best=best_step(self._scores_on_disk(saver, finished)) if self._rules.keeps_best else None,
+            )
+            saver.stage(
+                finished,
+                self._tensors(),
+                self._extra(finished),
+                retention=retention,
+                finite=is_finite,
+                fault=self._fault(finished),
+            )
+            self._faults.in_timer(Clock.CHECKPOINT_STALL, finished)
+        self._stall_s = time.monotonic() - started_s
+        self._hear()
+
+    def _scores_on_disk(self, saver: Saver, finished: int) -> dict[int, float]:
+        there = saver.complete | {finished}
+        return {step: loss for step, loss in self._scores.items() if step in there}
+
+    def _fault(self, finished: int) -> Fault | None:
+        if self._faults.of_writer(FaultKind.DISK_FULL, finished):
+            return Fault.DISK_FULL
+        if self._faults.of_writer(FaultKind.TORN_CHECKPOINT, finished):
+            return Fault.TORN
+        if self._faults.in_writer(IN_WRITER, finished):
+            return Fault.SLOW
+        return None
+
+    def _lead_saver(self) -> Saver:
+        if self._saver is None:
+            self._saver = Saver(self._folder, self._tensors())
+            self._last_saved = max((*self._saver.complete, self._last_saved))
+        return self._saver
+
+    def _hear(self) -> None:
+        if self._saver is not None:
+            for event in self._saver.poll():
+                self._say(event)
+
+    def _drain(self) -> None:
+        for event in self._lead_saver().drain():
+            self._say(event)
+
+    def _say(self, event: object) -> None:
+        match event:
+            case Saved():
+                self._drain_s = event.seconds
+                fields = {
+                    "step": event.step,
+                    "state": "saved",
+                    "seconds": event.seconds,
+                    "bytes": event.size_bytes,
+                }
+                self._tell("checkpoint", fields)
+            case Failed():
+                self._tell("checkpoint", {"step": event.step, "state": "failed", "reason": event.reason})
+            case Skipped():
+                self._tell("checkpoint", {"step": event.step, "state": "skipped", "reason": event.reason})
+            case Pruned():
+                self._tell("pruned", {"step": event.step})
+            case WriterLost():
+                self._tell("warning", {"text": event.reason})
+            case _:
+                self._tell("warning", {"text": str(event)})
+
+    def _check_identity(self, loaded: LoadedCheckpoint, name: str) -> None:
+        found = loaded.extra.get("identity", {})
+        wrong = [
+            f"{key}: {found.get(key)} there, {value} here"
+            for key, value in self._rules.identity.items()
+            if found.get(key) != value
+        ]
+        if wrong:
+            raise RankError(f"{name} belongs to another run: {'; '.join(wrong)}")
+
+    def _extra(self, finished: int) -> dict[str, Any]:
+        return {
+            "optimizer_steps": self._optimizer.num_steps,
+            "seed": self._rules.seed,
+            "next_sample": finished * self._rules.batch,
+            "identity": self._rules.identity,
+            "scores": {str(step): loss for step, loss in self._scores.items()},
+            "saved_ns": time.monotonic_ns(),
+        }
+
+    def _tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        state = self._state
+        parts = {"parameters": state.named_views(state.parameters)}
+        for name, (decayed, others) in self._optimizer.state_tensors().items():
+            parts[name] = state.named_group_views(decayed, others)
+        return parts
+
+    def _state_bytes(self) -> int:
+        return 4 * self._state.num_elements * (1 + len(self._optimizer.state_tensors()))
