@@ -61,6 +61,7 @@ class Agent:
         self._connections: dict[int, _Connection] = {}
         self._last_sign_ns: dict[int, int] = {}
         self._results: dict[int, wire.Finished] = {}
+        self._num_committed = 0
         self._fingerprint: dict[str, str] | None = None
         self._end: policy.End | None = None
         self._signal: int | None = None
@@ -138,6 +139,9 @@ class Agent:
                 self._record_once("fence", epoch=fence.epoch, rank=tell.rank, reason=fence.reason)
             case wire.Form() as form if tell.rank == form.members[0]:
                 self._record("formed", **asdict(form))
+                if form.step < self._num_committed:
+                    self._record("rollback", to_step=form.step, reason="nobody who lives has a newer state")
+                self._num_committed = form.step
             case _:
                 pass
         for connection in list(self._connections.values()):
@@ -290,6 +294,7 @@ class Agent:
         return "; ".join(wrong) or None
 
     def _on_commit(self, rank: int, commit: wire.Committed) -> None:
+        self._num_committed = max(self._num_committed, commit.step + 1)
         if commit.metrics:
             self._observe("step", commit.t_ns, {"step": commit.step, "rank": rank, **commit.metrics})
         fault = self._fault
