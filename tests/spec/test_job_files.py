@@ -53,7 +53,7 @@ fault_tolerance:
   replace: true
   checkpoint: {every: 10, keep: 3, keep_best: true}
   detection: {heartbeat: 2s, progress: 60, save: 5min, evaluation: 5min, first_step: 2min}
-  restarts: {user_error: 3, node_loss: 16, preemption: 1000}
+  restarts: {node_loss: 16}
 """
 
 FREE_KEYS = {"MODE"}

@@ -114,7 +114,7 @@ class Data(Card):
     """pack: documents one after the other, cut to `sequence`; pad: one document a sample, the rest masked.
     Default: pack."""
     cache: Word | None = None
-    """Folder for tokenized text. Default: none, tokenized again in each run."""
+    """Folder for tokenized text. Default: none, .tokens in the folder of runs, which its runs share."""
 
 
 class AdamW(Card):
@@ -293,7 +293,7 @@ class Orchestration(Card):
     """Card 1: what runs where, and what it costs."""
 
     engine: Annotated[Engine, Field(strict=False)] = Engine.LOCAL
-    """Who starts the ranks: local, or torchrun (the run was started by it). Default: local."""
+    """Who starts the ranks: local, or torchrun, which the command becomes. Default: local."""
     devices: PositiveInt = 1
     """Number of devices, one rank each. Default: 1."""
     threads: PositiveInt = 1
@@ -379,12 +379,8 @@ class Detection(Card):
 class RestartLimits(Card):
     """How often a run is started again, by what ended it."""
 
-    user_error: NaturalInt = 3
-    """Restarts after an exception in the user's code. Default: 3."""
     node_loss: NaturalInt = 16
     """Restarts after a lost device or node. Default: 16."""
-    preemption: NaturalInt = 1000
-    """Restarts after a preemption. Default: 1000."""
 
 
 class FaultTolerance(Card):

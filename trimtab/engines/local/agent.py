@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -439,6 +440,7 @@ class Agent:
             "devices": list(range(launch.devices)),
             "price_usd_per_hour": launch.device_price_usd_per_hour,
             "pid": os.getpid(),
+            "boot": _boot_id(),
         }
 
     def _send(self, connection: _Connection, message: wire.Message) -> None:
@@ -462,3 +464,9 @@ class Agent:
         alive = [r for r in members if r in self._ranks and not self._ranks[r].is_reaped]
         if alive and rank == alive[0]:
             self._record(kind, epoch=epoch, reason=reason)
+
+
+def _boot_id() -> str:
+    """Names this boot of the machine: monotonic times of two boots cannot be compared. Empty where unknown."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
