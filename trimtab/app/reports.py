@@ -61,7 +61,7 @@ def folder_report(folder: Path, results: Mapping[str, Any] | None = None) -> Fol
         results: What the ranks said at their end, if the caller was there; else the journal tells.
     """
     records = read_records(folder)
-    report = run_report(records, directory=str(folder))
+    report = run_report(records, directory=str(folder.resolve()))
     results = _results(records) if results is None else results
     if report.state is RunState.RUNNING and records.agents and not is_alive(folder):
         report = replace(report, state=RunState.FAILED, error=_UNWATCHED)

@@ -46,7 +46,7 @@ def stop_run(text: str, *, is_json: bool) -> int:
             f"{folder.name} did not end within its grace of {grace_s:g} s; a second `trimtab stop` ends it by force"
         )
     if is_json:
-        print_document({"run": folder.name, "directory": str(folder), "state": "stopped"})
+        print_document({"run": folder.name, "directory": str(folder.resolve()), "state": "stopped"})
     return ExitCode.DONE
 
 
@@ -67,7 +67,7 @@ def roll_back(text: str, step: int, *, is_json: bool) -> int:
         moved = [set_aside(root, number).name for number in newer if (root / f"step-{number}").exists()]
         _write_rollback(folder, step)
     if is_json:
-        print_document({"run": folder.name, "directory": str(folder), "to_step": step, "set_aside": moved})
+        print_document({"run": folder.name, "directory": str(folder.resolve()), "to_step": step, "set_aside": moved})
     else:
         print(f"{folder.name} goes on from step {step}; `trimtab resume {folder.name}` starts it")
         for name in moved:
