@@ -179,6 +179,25 @@ def test_an_unknown_fault_is_refused_before_anything_starts(cli, desk):
     assert not (desk / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "named"), [("data.text=nowhere/", "nowhere"), ("data.tokenizer=lost.json", "lost.json")]
+)
+def test_data_that_are_not_there_are_refused_before_anything_starts(cli, desk, override, named):
+    """Not by four processes, one after the other, ten seconds later."""
+    answer = cli("run", "job.yaml", "--set", override)
+    assert answer.code == 2
+    assert named in answer.err
+    assert not (desk / "runs").exists()
+
+
+def test_a_file_that_is_named_twice_is_a_warning(cli, desk):
+    """It is read once; the user may have meant another."""
+    (desk / "a.txt").write_text("text")
+    answer = cli("run", "job.yaml", "--dry-run", "--set", "data.text=[a.txt, a.txt]")
+    assert answer.code == 0
+    assert "warning: data.text names 1 file(s) more than once" in answer.err
+
+
 def test_a_job_that_cannot_fit_is_infeasible(cli, desk):
     """Exit code 3 before a folder is made, not an out-of-memory kill minutes later."""
     for verb in ("run", "explain"):

@@ -75,7 +75,6 @@ def test_every_kind_of_event_that_people_read_has_its_line():
     told = {
         "decision": {"reason": "why"},
         "recovered": {"step": 4, "resumed_s": 0.5},
-        "failed": {"rank": 1, "step": 4, "error": "boom"},
         "refused": {"reason": "no token"},
         "planted": {"rank": 1, "fault": "kill", "step": 4},
         "evaluation": {"step": 4, "loss": None},
@@ -104,11 +103,7 @@ def test_the_page_shows_progress_ranks_money_and_events(tmp_path):
 def test_markup_from_jobs_and_ranks_is_data(tmp_path):
     """An error text with brackets must neither vanish nor colour the terminal."""
     page = LivePage(launch(tmp_path), num_steps=None)
-    page(
-        "failed",
-        0,
-        {"rank": 0, "step": 1, "error": "[bold red]x[/bold red] [link=http://a]y[/link] \x1b[31mz"},
-    )
+    page("decision", 0, {"reason": "[bold red]x[/bold red] [link=http://a]y[/link] \x1b[31mz"})
     text = drawn(page)
     assert "[bold red]x[/bold red] [link=http://a]y[/link]" in text
     assert "\x1b[31m" not in text

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,10 @@ from trimtab.app.run_folders import (
 from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.engines.local.agent import Agent, Outcome
 from trimtab.engines.torchrun import torchrun_request
-from trimtab.spec import Engine, LoadedJob
+from trimtab.runtime.data.errors import DataWarning
+from trimtab.runtime.data.locate import locate
+from trimtab.runtime.data.tokenizers import choose_tokenizer
+from trimtab.spec import Engine, Job, LoadedJob
 from trimtab.spec.injections import Injection, parse_injections
 from trimtab.spec.resolved import REDACTED, is_secret
 from trimtab.terms import ExitCode, RunState
@@ -49,6 +53,7 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
     loaded = read_job(path, wishes.overrides)
     say_warnings(loaded)
     refuse_what_cannot_fit(loaded, find_machine())
+    refuse_missing_data(loaded.job)
     injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
     runs = Path(loaded.job.orchestration.runs)
     if is_dry_run:
@@ -62,6 +67,20 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
     about = {"job_file": path, "working_folder": os.getcwd(), "trimtab": __version__}
     (folder / ABOUT_FILE).write_text(json_text(about) + "\n", encoding="utf-8")
     return run_attempt(loaded, folder, injections, wishes)
+
+
+def refuse_missing_data(job: Job) -> None:
+    """Look for the job's text and tokenizer now; a rank would look, too, but only after all of them have started.
+
+    Raises: DataError if one is not there, or is not what it should be.
+    """
+    tokenizer = job.data.tokenizer
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        locate(job.data.text)
+        choose_tokenizer(tokenizer if isinstance(tokenizer, str) else tokenizer.model_dump())
+    for warning in caught:
+        say(f"warning: {warning.message}")
 
 
 def run_attempt(loaded: LoadedJob, folder: Path, injections: Sequence[Injection], wishes: Wishes) -> int:

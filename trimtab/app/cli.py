@@ -97,7 +97,7 @@ def resume(
 
 @app.command()
 def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) -> int:
-    """Say before a run what each rank holds, sends and waits for, and which line decided it."""
+    """Say what each rank would hold, send and do, and why."""
     from trimtab.app.explaining import explain_job
 
     return explain_job(job, overrides or (), is_json=is_json)
@@ -117,7 +117,7 @@ def rollback(
     step: Annotated[int, typer.Option("--to", metavar="STEP", help="The checkpoint to go back to.")],
     is_json: AsJson = False,
 ) -> int:
-    """Go back to an earlier checkpoint; newer ones are set aside, not deleted."""
+    """Go back to a checkpoint; newer ones are set aside."""
     from trimtab.app.stopping import roll_back
 
     return roll_back(name, step, is_json=is_json)
@@ -125,7 +125,7 @@ def rollback(
 
 @app.command()
 def report(name: RunName, is_json: AsJson = False) -> int:
-    """Show where a run's device time and dollars went, the biggest leak, and what would close it."""
+    """Show where device time and dollars went."""
     from trimtab.app.reports import report_run
 
     return report_run(name, is_json=is_json)
@@ -184,7 +184,7 @@ def list_checkpoints(name: RunName, is_json: AsJson = False) -> int:
 
 @checkpoints.command()
 def verify(name: RunName, is_json: AsJson = False) -> int:
-    """Read every byte of every checkpoint and name each file that is not whole."""
+    """Read every byte; name each file that is not whole."""
     from trimtab.app.checkpoint_verbs import verify_saved
 
     return verify_saved(name, is_json=is_json)

@@ -91,12 +91,12 @@ def _figure(number: float | None, form: str) -> str:
 
 _RANK_WORDS = {"spawned": "starting", "hello": "ready", "fault": "lost", "failed": "failed", "exited": "gone"}
 
+# A fault and a failure need no line of their own: the decision that follows says what, which rank and which step.
 _EVENT_LINES: dict[str, Callable[[Fields], str]] = {
     "decision": lambda fields: str(fields["reason"]),
     "recovered": lambda fields: (
         f"recovered: step {fields['step'] + 1} committed {fields['resumed_s']:.2f} s after the fault"
     ),
-    "failed": lambda fields: f"rank {fields['rank']} failed in step {fields['step']}: {fields['error']}",
     "refused": lambda fields: f"connection refused: {fields['reason']}",
     "planted": lambda fields: f"planted on rank {fields['rank']}: {fields['fault']} in step {fields['step']}",
     "evaluation": lambda fields: (

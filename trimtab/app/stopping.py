@@ -67,7 +67,9 @@ def roll_back(text: str, step: int, *, is_json: bool) -> int:
         moved = [set_aside(root, number).name for number in newer if (root / f"step-{number}").exists()]
         _write_rollback(folder, step)
     if is_json:
-        print_document({"run": folder.name, "directory": str(folder.resolve()), "to_step": step, "set_aside": moved})
+        print_document(
+            {"run": folder.name, "directory": str(folder.resolve()), "to_step": step, "set_aside": moved}
+        )
     else:
         print(f"{folder.name} goes on from step {step}; `trimtab resume {folder.name}` starts it")
         for name in moved:
