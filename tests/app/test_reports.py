@@ -1,6 +1,6 @@
 import json
 
-from trimtab.app.reports import folder_report
+from trimtab.app.reports import folder_report, write_report
 from trimtab.app.run_folders import at_work
 from trimtab.terms import RunState
 
@@ -49,12 +49,33 @@ def test_what_the_ranks_said_at_their_end_is_shown(written_run):
     assert "ab" * 32 in report.text()
 
 
-def test_results_that_the_journal_kept_are_found_later(cli, written_run):
-    """`report` after the terminal is closed says what `run` said."""
-    written_run().attempt(1, range(3), weights_sha256="cd" * 32, unigram_entropy=3.1)
+def test_what_was_said_at_the_end_is_found_later(cli, written_run):
+    """`report` after the terminal is closed says what `run` said, as long as nothing was trained since."""
+    run = written_run().attempt(1, range(3))
+    write_report(run.folder, folder_report(run.folder, {"weights_sha256": "cd" * 32, "unigram_entropy": 3.1}))
     document = cli("report", "quick-1", "--json").document
-    assert document["weights_sha256"] == "cd" * 32
-    assert document["unigram_entropy"] == 3.1
+    assert (document["weights_sha256"], document["unigram_entropy"]) == ("cd" * 32, 3.1)
+    run.attempt(2, range(3, 4))
+    assert cli("report", "quick-1", "--json").document["weights_sha256"] is None
+
+
+def test_a_run_that_torchrun_started_is_reported_by_its_ranks(cli, written_run):
+    """There was no agent: state and hash are what the first rank wrote."""
+    run = written_run().attempt(1, range(3))
+    (run.folder / "journal" / "agent-1.jsonl").unlink()
+    written = {"state": "done", "steps": 3, "weights_sha256": "ef" * 32}
+    (run.folder / "report.json").write_text(json.dumps(written))
+    document = cli("report", "quick-1", "--json").document
+    assert (document["state"], document["weights_sha256"]) == ("done", "ef" * 32)
+    assert document["steps"] == 3
+
+
+def test_a_report_file_that_is_damaged_is_passed_over(cli, written_run):
+    """The journals tell the story without it."""
+    run = written_run().attempt(1, range(3))
+    for text in ("", "[]", '{"steps": 3'):
+        (run.folder / "report.json").write_text(text)
+        assert cli("report", "quick-1", "--json").document["steps"] == 3
 
 
 def test_a_run_whose_agent_was_killed_is_not_running(written_run):
@@ -103,7 +124,8 @@ def test_compare_shows_settings_and_what_they_did(cli, written_run, desk):
 
 def test_numbers_that_are_not_finite_are_null_in_documents(cli, written_run):
     """Strict JSON: one NaN would make the whole document unreadable elsewhere."""
-    run = written_run().attempt(1, range(3), weights_sha256=None, unigram_entropy=float("nan"))
-    answer = cli("report", run.name, "--json")
-    json.loads(answer.out, parse_constant=lambda name: 1 / 0)
-    assert answer.document["unigram_entropy"] is None
+    run = written_run().attempt(1, range(3))
+    write_report(run.folder, folder_report(run.folder, {"unigram_entropy": float("nan")}))
+    text = (run.folder / "report.json").read_text()
+    assert json.loads(text, parse_constant=lambda name: 1 / 0)["unigram_entropy"] is None
+    json.loads(cli("report", run.name, "--json").out, parse_constant=lambda name: 1 / 0)

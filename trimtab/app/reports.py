@@ -1,5 +1,6 @@
 """What became of a run, read from its folder: the end of ``run``, and the verbs ``report`` and ``compare``."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +13,6 @@ from trimtab.app.output import json_text, print_document
 from trimtab.app.run_folders import REPORT_FILE, RESOLVED_FILE, find_run, is_alive
 from trimtab.app.run_records import read_records
 from trimtab.ledger import (
-    EventKind,
-    RunRecords,
     RunReport,
     compare,
     render_comparison,
@@ -22,7 +21,7 @@ from trimtab.ledger import (
 )
 from trimtab.terms import ExitCode, RunState
 
-_UNWATCHED = "its agent ended without a word: killed, or the machine went down"
+_UNWATCHED = "whoever ran it ended without a word: killed, or the machine went down"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,16 +57,18 @@ def folder_report(folder: Path, results: Mapping[str, Any] | None = None) -> Fol
 
     Args:
         folder: Of the run.
-        results: What the ranks said at their end, if the caller was there; else the journal tells.
+        results: What the ranks said at their end, if the caller was there; else the report that was written then.
     """
     records = read_records(folder)
     report = run_report(records, directory=str(folder.resolve()))
-    results = _results(records) if results is None else results
-    if report.state is RunState.RUNNING and records.agents and not is_alive(folder):
-        report = replace(report, state=RunState.FAILED, error=_UNWATCHED)
-    digest = report.weights_sha256 or results.get("weights_sha256")
+    if results is None:
+        results = _saved_results(folder, num_steps=report.steps)
+    if report.state is RunState.RUNNING and not is_alive(folder):
+        report = _ended_unwatched(report, {} if records.agents else results)
     return FolderReport(
-        report=replace(report, run=folder.name, weights_sha256=digest),
+        report=replace(
+            report, run=folder.name, weights_sha256=report.weights_sha256 or results.get("weights_sha256")
+        ),
         unigram_entropy=results.get("unigram_entropy"),
     )
 
@@ -107,10 +108,20 @@ def compare_runs(first_text: str, second_text: str, *, is_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _results(records: RunRecords) -> Mapping[str, Any]:
-    """What the last attempt that finished wrote down of its ranks' results."""
-    endings = [event for journal in records.agents for event in journal if event.kind == EventKind.FINISHED]
-    return endings[-1].fields if endings else {}
+def _saved_results(folder: Path, *, num_steps: int) -> Mapping[str, Any]:
+    """What the run's own report holds of its ranks' results, unless steps were committed after it was written."""
+    try:
+        saved = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return saved if isinstance(saved, dict) and saved.get("steps") == num_steps else {}
+
+
+def _ended_unwatched(report: RunReport, results: Mapping[str, Any]) -> RunReport:
+    """A run whose end no agent has written down: another launcher started it and its ranks tell, or it was killed."""
+    if "state" in results:
+        return replace(report, state=RunState(results["state"]))
+    return replace(report, state=RunState.FAILED, error=_UNWATCHED)
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
