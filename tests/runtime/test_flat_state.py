@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from trimtab.runtime.flat_state import ALIGNMENT, FlatState
+from trimtab.plan import ALIGNMENT
+from trimtab.runtime.flat_state import FlatState
 
 
 def make_state() -> tuple[FlatState, nn.Module]:

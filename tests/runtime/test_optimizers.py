@@ -3,7 +3,8 @@ import itertools
 import pytest
 import torch
 
-from trimtab.runtime.optimizers import ALIGNMENT, OPTIMIZERS, AdamW, Sgd, build_optimizer, is_decayed
+from trimtab.plan import ALIGNMENT
+from trimtab.runtime.optimizers import OPTIMIZERS, AdamW, Sgd, build_optimizer, is_decayed
 
 SETTINGS = [
     AdamW(lr=1e-2, weight_decay=0.1),

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trimtab.plan import leaf_capacity, piece_elements
 from trimtab.policy import shares_of
 from trimtab.runtime.process_groups import Group, Interrupt, Rendezvous, connect_store
-from trimtab.runtime.share_sum import ShareSum, leaf_capacity, piece_elements
+from trimtab.runtime.share_sum import ShareSum
 
 
 def leaves_of(num_shares: int, length: int, capacity: int) -> list[Tensor]:

@@ -4,7 +4,6 @@ Sources of the formulas: what the runtime allocates (flat fp32 vectors, one leaf
 collectives that it calls. Activations are not in here: what a backward pass keeps depends on the kernels.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.plan.layout import BYTES_PER_ELEMENT, ReplicatedLayout
@@ -119,8 +118,3 @@ def rank_traffic(layout: ReplicatedLayout, *, ranks: int, own_blocks: int) -> Ra
         return RankTraffic(reduce_bytes=half_bytes, gather_bytes=half_bytes)
     piece_bytes = layout.piece_elements(ranks) * BYTES_PER_ELEMENT
     return RankTraffic(reduce_bytes=own_blocks * peers * piece_bytes, gather_bytes=peers * piece_bytes)
-
-
-def largest(memories: Sequence[RankMemory]) -> RankMemory:
-    """The memory of the rank that holds most."""
-    return max(memories, key=lambda memory: memory.total_bytes)

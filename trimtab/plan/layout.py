@@ -79,11 +79,21 @@ class ReplicatedLayout:
     @property
     def leaf_capacity(self) -> int:
         """Elements that a leaf is given so that it can be cut for any number of ranks up to ``devices``."""
-        return max(self.piece_elements(ranks) * ranks for ranks in range(1, self.devices + 1))
+        return leaf_capacity(self.leaf_elements, self.devices)
 
     def piece_elements(self, ranks: int) -> int:
         """Elements of a gradient that one of ``ranks`` ranks owns and sums."""
-        return -(-self.leaf_elements // (ranks * ALIGNMENT)) * ALIGNMENT
+        return piece_elements(self.leaf_elements, ranks)
+
+
+def piece_elements(length: int, num_pieces: int) -> int:
+    """Elements of each of ``num_pieces`` equal pieces that cover ``length``, a multiple of 16."""
+    return -(-length // (num_pieces * ALIGNMENT)) * ALIGNMENT
+
+
+def leaf_capacity(length: int, max_pieces: int) -> int:
+    """Elements that a leaf needs so that it can be cut into any number of pieces up to ``max_pieces``."""
+    return max(piece_elements(length, pieces) * pieces for pieces in range(1, max_pieces + 1))
 
 
 def plan_layout(job: Job, model: Network) -> ReplicatedLayout:

@@ -1,7 +1,7 @@
 """What should be done now?"""
 
 from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
-from trimtab.policy.membership import Limits
+from trimtab.policy.membership import Limits, decide
 from trimtab.policy.retention import Retention, best_step
 from trimtab.policy.shares import (
     Block,
@@ -23,6 +23,7 @@ __all__ = [
     "assign_shares",
     "best_step",
     "blocks_at",
+    "decide",
     "expected_save_s",
     "keep_only",
     "next_save",

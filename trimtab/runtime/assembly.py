@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Network, network
+from trimtab.plan import network_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
 from trimtab.runtime.data import Corpus, open_corpus
@@ -148,37 +148,20 @@ def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
 
     Raises: InputError if the text has more tokens than the network's vocabulary, or samples longer than its context.
     """
-    source: Network | str
-    if job.model.preset is None:
-        assert job.model.module is not None
-        source = job.model.module
-    else:
-        source = job_network(job)
-        if corpus.vocab_size > source.vocab:
-            raise InputError(
-                f"the tokenizer has {corpus.vocab_size} tokens, {source.name} has room for {source.vocab}; "
-                f"set model.vocab: {corpus.vocab_size}"
-            )
-        if job.data.sequence > source.context:
-            raise InputError(
-                f"data.sequence is {job.data.sequence} tokens, {source.name} has a context of {source.context}; "
-                f"set model.context: {job.data.sequence} or a shorter sequence"
-            )
+    source = network_of(job)
+    if source is not None and corpus.vocab_size > source.vocab:
+        raise InputError(
+            f"the tokenizer has {corpus.vocab_size} tokens, {source.name} has room for {source.vocab}; "
+            f"set model.vocab: {corpus.vocab_size}"
+        )
     return build_model(
-        source,
+        source or str(job.model.module),
         arguments=job.model.args,
         seed=job.train.seed,
         keyed=keyed,
         compute=job.train.compute,
         is_cut_into_shares=job.fault_tolerance.shares != "off",
     )
-
-
-def job_network(job: Job) -> Network:
-    """The job's preset with its overrides."""
-    overrides = job.model.model_dump(exclude={"preset", "module", "args"}, exclude_none=True)
-    assert job.model.preset is not None
-    return network(job.model.preset, **overrides)
 
 
 def build_job_optimizer(job: Job, state: FlatState) -> FlatOptimizer:
@@ -227,8 +210,9 @@ def flops_per_token(job: Job, model: Model) -> float:
     A network of the catalog: its matrix products, causal attention. A user's class: 6 per parameter (Kaplan et al.
     2020), which leaves attention out.
     """
-    if job.model.preset is not None:
-        return float(job_network(job).flops_per_token(job.data.sequence, causal=True))
+    source = network_of(job)
+    if source is not None:
+        return float(source.flops_per_token(job.data.sequence, causal=True))
     return 6.0 * sum(parameter.numel() for _, parameter in model.logical_parameters())
 
 

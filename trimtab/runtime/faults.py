@@ -37,7 +37,7 @@ class Faults:
         announce: Callable[[dict[str, object]], None],
     ) -> None:
         anywhere = (FaultKind.DISK_FULL, FaultKind.TORN_CHECKPOINT)
-        self._mine = [(i, f) for i, f in enumerate(injections) if f.rank == rank or f.kind in anywhere]
+        self._mine = [fault for fault in injections if fault.rank == rank or fault.kind in anywhere]
         self._folder = folder / "faults"
         self._announce = announce
         if self._mine:
@@ -45,24 +45,24 @@ class Faults:
 
     def at_phase(self, phase: Phase, step: int) -> None:
         """Die, hang, raise or lose the connection here if that was planted. In ``reform`` the step is a lower bound."""
-        for number, fault in self._mine:
+        for fault in self._mine:
             due = fault.phase is phase and (
                 step >= fault.step if phase is Phase.REFORM else step == fault.step
             )
             if not due:
                 continue
-            if fault.kind in _ABRUPT and self._strike(number, fault, step):
+            if fault.kind in _ABRUPT and self._strike(fault, step):
                 os.kill(os.getpid(), _ABRUPT[fault.kind])
-            elif fault.kind is FaultKind.RAISE and self._strike(number, fault, step):
+            elif fault.kind is FaultKind.RAISE and self._strike(fault, step):
                 raise PlantedError(f"planted by --inject: raise in phase {phase} of step {step}")
-            elif fault.kind is FaultKind.DISCONNECT and self._strike(number, fault, step):
+            elif fault.kind is FaultKind.DISCONNECT and self._strike(fault, step):
                 raise CollectiveError(f"planted by --inject: disconnect in phase {phase} of step {step}")
 
     def in_timer(self, timer: Clock | str, step: int) -> float:
         """Sleep here if that was planted for this timer; returns the milliseconds (0 without a fault)."""
-        for number, fault in self._mine:
+        for fault in self._mine:
             if fault.kind is FaultKind.SLEEP and fault.timer == timer and fault.step == step:
-                if not self._strike(number, fault, step):
+                if not self._strike(fault, step):
                     continue
                 time.sleep(fault.ms / 1e3)
                 return fault.ms
@@ -74,7 +74,7 @@ class Faults:
 
     def slow_down(self, step: int, took_s: float) -> None:
         """Make what just took ``took_s`` take ``factor`` times as long."""
-        for _, fault in self._mine:
+        for fault in self._mine:
             if fault.kind is FaultKind.SLOW and step >= fault.step:
                 time.sleep(took_s * (fault.factor - 1))
 
@@ -84,28 +84,28 @@ class Faults:
             fault.kind is FaultKind.SLEEP
             and fault.timer == timer
             and fault.step == step
-            and self._strike(n, fault, step)
-            for n, fault in self._mine
+            and self._strike(fault, step)
+            for fault in self._mine
         )
 
     def poisons(self, step: int) -> bool:
         """Whether the gradients computed now shall be NaN."""
         return any(
-            fault.kind is FaultKind.NAN and fault.step == step and self._strike(number, fault, step)
-            for number, fault in self._mine
+            fault.kind is FaultKind.NAN and fault.step == step and self._strike(fault, step)
+            for fault in self._mine
         )
 
     def of_writer(self, kind: FaultKind, step: int) -> Injection | None:
         """The fault of this kind that the checkpoint of this step shall suffer, if any."""
-        for number, fault in self._mine:
-            if fault.kind is kind and fault.step == step and self._strike(number, fault, step):
+        for fault in self._mine:
+            if fault.kind is kind and fault.step == step and self._strike(fault, step):
                 return fault
         return None
 
-    def _strike(self, number: int, fault: Injection, step: int) -> bool:
+    def _strike(self, fault: Injection, step: int) -> bool:
         """Whether the fault strikes now: it does unless it struck before."""
         try:
-            os.close(os.open(self._folder / str(number), os.O_CREAT | os.O_EXCL))
+            os.close(os.open(self._folder / fault.mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
         self._announce(

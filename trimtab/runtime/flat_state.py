@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-ALIGNMENT = 16
-TAIL = 16
-"""Elements behind the gradients that travel with them: sums and requests that all ranks must agree on."""
+from trimtab.plan import ALIGNMENT
 
 LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, BORDER_REQUESTS = range(4)
-"""Positions inside the tail."""
+"""Positions inside the tail that travels behind the gradients: sums, and requests that all must agree on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16
-"""Elements; a piece of a flat buffer starts at a multiple of it."""
-
 _FUSED_DEVICES = ("cpu", "cuda")
 
 

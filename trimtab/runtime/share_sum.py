@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from trimtab.plan import piece_elements
 from trimtab.policy import Block, blocks_at, own_blocks, shares_of, top_level
-from trimtab.runtime.flat_state import ALIGNMENT
 from trimtab.runtime.process_groups import Group
 
 Key = tuple[int, int]
@@ -113,16 +113,6 @@ class ShareSum:
         if target is None:
             target = self._sums[_key(block)] = torch.empty_like(left)
         return torch.add(left, right, out=target)
-
-
-def piece_elements(length: int, num_pieces: int) -> int:
-    """Elements of each of ``num_pieces`` equal pieces that cover ``length``, a multiple of 16."""
-    return -(-length // (num_pieces * ALIGNMENT)) * ALIGNMENT
-
-
-def leaf_capacity(length: int, max_pieces: int) -> int:
-    """Elements that a leaf needs so that it can be cut into any number of pieces up to ``max_pieces``."""
-    return max(piece_elements(length, pieces) * pieces for pieces in range(1, max_pieces + 1))
 
 
 def _key(block: Block) -> Key:

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trimtab.plan import TAIL, leaf_capacity
 from trimtab.policy import assign_shares, shares_of
 from trimtab.runtime.faults import Faults
-from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, TAIL, FlatState
+from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, FlatState
 from trimtab.runtime.models import Model
 from trimtab.runtime.norms import sum_of_squares
 from trimtab.runtime.optimizers import FlatOptimizer
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.share_sum import ShareSum, leaf_capacity
+from trimtab.runtime.share_sum import ShareSum
 from trimtab.runtime.watch import Watch
 from trimtab.terms import Clock, Phase
 

@@ -56,6 +56,11 @@ class Injection:
     factor: float = 2.0
     timer: str = NO_TIMER
 
+    @property
+    def mark(self) -> str:
+        """Names this fault among others of a run, as part of a file's name."""
+        return f"{self.kind}-rank{self.rank}-step{self.step}-{self.phase}-{self.timer}"
+
     def to_json(self) -> dict[str, object]:
         """Plain values, read back by ``from_json``."""
         return asdict(self)
