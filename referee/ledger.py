@@ -211,8 +211,9 @@ def check_shares(run: Path, verdict: Verdict) -> None:
         wrong, num_lost = [], 0
         for step, share in itertools.product(sorted(committed), range(num_shares)):
             found = computers.get((step, share), [])
-            num_living = len(found) - sum(died_in[process] == step for process in found)
-            num_lost += max(0, len(found) - 1)
+            num_dead = sum(died_in[process] == step for process in found)
+            num_living = len(found) - num_dead
+            num_lost += min(num_dead, max(0, len(found) - 1))
             if not found or num_living > 1:
                 wrong.append(f"share {share} of step {step} was computed {len(found)} times")
         verdict.check(
