@@ -46,7 +46,7 @@ class Ran:
     @property
     def folder(self) -> Path:
         """The run's folder."""
-        return Path(self.document["directory"])
+        return self.cwd / self.document["directory"]
 
     def events(self, kind: str, journal: str = "*") -> list[dict[str, Any]]:
         """The events of one kind in the run's journals, in order of file and line."""

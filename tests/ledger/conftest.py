@@ -11,6 +11,8 @@ from trimtab.ledger.events import Incarnation, RunRecords
 from trimtab.ledger.journal import encode_event, read_events
 from trimtab.terms import Clock
 
+MS = 10**6
+
 # A busy machine is no reason for a property to fail.
 settings.register_profile("ledger", deadline=None)
 settings.load_profile("ledger")
@@ -188,6 +190,3 @@ def train(book, ranks, step, *, epoch=0):
         wait_ns = (8 if rank == ranks[-1] else 28) * MS
         book.step(rank, step, epoch=epoch, comm=[["grads", wait_ns]], flops=30 * MS, tokens=512, targets=384)
     book.tell(0, "commit", step=step, loss=2.0 - step / 10, grad_norm=0.5, lr=1e-3, tokens=512, targets=384)
-
-
-MS = 10**6

@@ -215,6 +215,34 @@ def test_a_fault_that_is_declared_after_the_release_costs_no_more_than_was_paid(
     assert entries(book) == {"compute_gap": 90, "detect": 30}
 
 
+def test_the_first_declaration_of_a_fault_counts(book):
+    """Watchdog and exit code may both declare the same death."""
+    book.begin([0])
+    book.now = 150
+    book.exit(0, code=None, signal=9)
+    book.fault(0, 1, fault_ns=100)
+    book.now = 180
+    book.fault(0, 1, fault_ns=140)
+    book.now = 200
+    book.say("released", device="d0")
+    assert entries(book) == {"compute_gap": 100, "detect": 50, "restart": 50}
+
+
+def test_a_device_may_leave_and_come_back(book):
+    """Elastic runs give cards back and get them again; only what was held is paid for."""
+    book.begin([0, 1])
+    book.now = 100
+    book.exit(1)
+    book.say("released", device="d1")
+    book.now = 300
+    book.say("allocated", device="d1")
+    book.spawn(1)
+    book.start(1, Clock.COMPUTE)
+    book.now = 400
+    book.end([0, 1])
+    assert entries(book) == {"compute_gap": 400 + 100 + 100}
+
+
 def test_a_journal_that_is_ahead_of_its_clock_file_claims_no_more_than_the_clocks(book):
     """After a crash of the machine the mapped file may be older than the journal."""
     book.begin([0])
@@ -363,6 +391,21 @@ def test_an_orphan_gives_its_device_up_to_the_next_attempt(book):
     assert [device.allocated_ns for device in result.devices] == [100, 100]
 
 
+def test_an_orphan_that_starts_its_clocks_after_the_takeover_claims_nothing(book):
+    """A slow import outlives its agent: its device is another's by then."""
+    book.attempt(["d0"])
+    book.say("allocated", device="d0")
+    book.spawn(0)
+    book.now = 60
+    book.attempt(["d0"])
+    book.say("allocated", device="d0")
+    book.now = 80
+    book.start(0, Clock.COMPUTE)
+    book.now = 100
+    book.say("released", device="d0")
+    assert entries(book) == {"restart": 60, "queue_idle": 40}
+
+
 def test_rolled_back_steps_move_and_nothing_is_created(book):
     """Lost work is a second key: the seconds stay what they were and the sum stays what it was."""
 
@@ -388,15 +431,75 @@ def test_rolled_back_steps_move_and_nothing_is_created(book):
     assert sum(rolled.entries().values()) == sum(calm.entries().values()) == rolled.allocated_ns
 
 
-def test_an_aborted_step_is_lost_work(book):
-    """Under `redo` the step is computed again: the first time was for nothing."""
+def give_up(book, *, shares):
+    """Both ranks give step 1 up after 50 ns of compute and 10 of evaluation."""
+    book.begin([0, 1])
+    book.spend([0, 1], Clock.EVALUATION, 10)
+    book.spend([0, 1], Clock.COMPUTE, 50)
+    for rank in (0, 1):
+        book.step(rank, 1, kind="aborted", shares=shares[rank])
+    book.now += 30
+
+
+def test_an_attempt_whose_shares_are_computed_again_is_lost_work(book):
+    """Under `redo`, whoever owns the shares afterwards: the first time was for nothing."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 1, shares=[0, 1])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 100, "evaluation": 20, "compute_gap": 60}
+
+
+def test_an_attempt_whose_shares_are_kept_is_not_lost(book):
+    """Under `exact` the survivors' gradients count: nothing was computed twice."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 1, shares=[1], reused=[0], recovered=[1])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 50, "evaluation": 20, "compute_gap": 50 + 60}
+
+
+def test_half_of_the_shares_computed_again_is_half_of_the_attempt(book):
+    """Parts are by shares, and the odd nanosecond stays where it was."""
+    give_up(book, shares=[[0, 2, 4], []])
+    book.step(0, 1, shares=[4], reused=[0, 2])
+    book.end([0, 1])
+    assert entries(book) == {"lost_work": 50 // 3 + 50, "evaluation": 20, "compute_gap": 50 - 50 // 3 + 60}
+
+
+def test_an_attempt_at_a_step_that_another_rank_had_committed_is_not_lost(book):
+    """Who gives up after its peer has committed takes the peer's state: its gradients are in it."""
+    give_up(book, shares=[[0], [1]])
+    book.step(0, 2, shares=[0])
+    book.end([0, 1])
+    assert entries(book) == {"evaluation": 20, "compute_gap": 160}
+
+
+def test_shares_of_a_lost_peer_make_no_useful_time_out_of_other_compute(new_book):
+    """Their time is degraded; their FLOPs must not hide the gap in the rest."""
+    book = new_book(peak_flops_per_s=1e9)
     book.begin([0])
-    book.now = 50
-    book.step(0, 1, kind="aborted")
-    book.now = 80
-    book.step(0, 1)
+    book.spend([0], Clock.COMPUTE, 100)
+    book.spend([0], Clock.DEGRADED, 40)
+    book.step(0, 1, shares=[0, 1], recovered=[1], flops=60, tokens=8, targets=8)
     book.end([0])
-    assert entries(book) == {"lost_work": 50, "compute_gap": 30}
+    assert entries(book) == {"useful": 30, "compute_gap": 70, "degraded": 40}
+
+
+def test_a_crash_and_a_resume_from_a_checkpoint_are_a_rollback(book):
+    """Nobody says so, but the first commit of the new attempt tells where it began."""
+    book.begin([0])
+    for step in (1, 2, 3):
+        book.now += 100
+        book.step(0, step)
+        book.tell(0, "commit", step=step, loss=1.0)
+    book.now += 70
+    book.exit(0, code=0, signal=9)
+    book.say("released", device="d0")
+    book.begin([0])
+    book.now += 100
+    book.step(0, 2)
+    book.tell(0, "commit", step=2, loss=1.0)
+    book.end([0])
+    assert entries(book) == {"lost_work": 100 + 100 + 70, "compute_gap": 200}
 
 
 def test_a_clean_stop_at_a_checkpoint_loses_nothing(book):

@@ -19,16 +19,15 @@ DEEDS = (
     "abort", "fault", "exit", "kill", "release", "formed", "rollback", "agent dies", "orphan",
 )  # fmt: skip
 
-deeds = st.lists(
-    st.tuples(
-        st.sampled_from(DEEDS),
-        st.sampled_from(RANKS),
-        st.integers(0, 1000),
-        st.sampled_from(Clock),
-        st.booleans(),
-    ),
-    max_size=60,
+deed = st.tuples(
+    st.sampled_from(DEEDS),
+    st.sampled_from(RANKS),
+    st.integers(0, 1000),
+    st.sampled_from(Clock),
+    st.booleans(),
 )
+# Lists grow to twice their least size on average: without the long ones most runs would end before they begin.
+deeds = st.lists(deed, max_size=20) | st.lists(deed, min_size=40, max_size=120)
 
 
 @dataclass
@@ -92,6 +91,8 @@ class Chaos:
                     tokens=4,
                     targets=ns % 5,
                     comm=[["a", ns], ["b", ns // 2]],
+                    shares=[ns % 3, 3] if flag else [ns % 3],
+                    recovered=[3] if flag else [],
                 )
                 self.switched_ns[rank] = self.book.now
             case "fault" if state is not None:
@@ -120,10 +121,11 @@ class Chaos:
         self.new_agent()
         total_ns = 0
         for rank in RANKS:
-            spans = sorted((span.start_ns, span.end_ns) for span in self.spans if span.rank == rank)
-            starts = [start_ns for start_ns, _ in spans[1:]]
-            for (start_ns, end_ns), next_ns in zip_longest(spans, starts, fillvalue=self.book.now):
-                total_ns += max(start_ns, min(end_ns, next_ns)) - start_ns
+            # Spans stand in the order of attempts: of two that began in the same ns, the newer attempt's is later.
+            spans = sorted((span for span in self.spans if span.rank == rank), key=lambda span: span.start_ns)
+            starts = [span.start_ns for span in spans[1:]]
+            for span, next_ns in zip_longest(spans, starts, fillvalue=self.book.now):
+                total_ns += max(span.start_ns, min(span.end_ns, next_ns)) - span.start_ns
         return total_ns
 
     def say(self, kind, **fields):
@@ -138,7 +140,7 @@ def live(book, story):
     return chaos, book.records()
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(story=deeds)
 def test_every_nanosecond_is_in_one_class(new_book, story):
     """Whatever happens to a run, its bill adds up, no line is below zero and no device is paid for twice."""

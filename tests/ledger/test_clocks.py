@@ -1,4 +1,5 @@
 import signal
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -45,6 +46,17 @@ def test_time_goes_to_the_clock_that_runs():
         Clock.COMPUTE: 70,
         Clock.COMM: 50,
     }
+
+
+def test_the_layout_is_the_documented_one():
+    """Files of older runs, and readers in other languages, depend on it."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    clocks = ClockFile(buffer, clock=Clock.COMPUTE, now_ns=100)
+    clocks.switch(Clock.HOST_WAIT, 130)
+    assert buffer[:8] == b"trimtabC"
+    assert struct.unpack_from("<4q", buffer, 8) == (1, 100, 4, 130)
+    assert struct.unpack_from("<10q", buffer, 40) == (0, 30, *[0] * 8)
+    assert len(buffer) == 120
 
 
 @given(switches, st.integers(0, 10**12))

@@ -111,6 +111,16 @@ def test_a_commit_between_fault_and_declaration_is_no_resumption(book):
     assert recoveries_of(book.records())[0].resumed_s == 0.11
 
 
+def test_a_commit_before_the_agent_has_written_the_fault_down_counts(book):
+    """The agent acts first and writes after: training may be on again by then."""
+    book.begin([0, 1])
+    commit(book, 2, after_ms=140)
+    book.now = 150 * MS
+    book.say("fault", rank=1, step=2, cause="killed", t_fault_ns=90 * MS, t_declared_ns=130 * MS)
+    commit(book, 3, after_ms=50)
+    assert recoveries_of(book.records())[0].resumed_s == 0.05
+
+
 def test_two_faults_at_once_share_the_commit_and_count_lost_steps_once(book):
     """Two ranks die together: the steps are lost once."""
     book.begin([0, 1, 2])
@@ -163,3 +173,15 @@ def test_after_a_reboot_nobody_knows_how_long_it_took(book):
     commit(book, 1)
     (recovery,) = recoveries_of(book.records())
     assert (recovery.rank, recovery.resumed_s) == (None, None)
+
+
+def test_a_resume_from_an_older_checkpoint_loses_steps(book):
+    """A crash that took the run back must not read as one that cost nothing."""
+    book.begin([0])
+    for step in range(1, 13):
+        commit(book, step)
+    fail_at(book, 13, rank=0)
+    book.begin([0])
+    commit(book, 11)
+    (recovery,) = recoveries_of(book.records())
+    assert (recovery.steps_lost, recovery.resumed_s) == (2, 0.04)

@@ -44,8 +44,12 @@ def beat(progress: int, *, waiting: bool = False) -> wire.Beat:
     return wire.Beat(step=5, phase=Phase.COMPUTE, progress=progress, waiting=waiting, t_ns=0)
 
 
-def park(left: int, committed: int, held: tuple[int, ...] = (), error: str | None = None) -> wire.Parked:
-    return wire.Parked(left_epoch=left, committed=committed, held=held, store_port=7000, t_ns=0, error=error)
+def park(left: int, committed: int, held: tuple[int, ...] = ()) -> wire.Parked:
+    return wire.Parked(left_epoch=left, committed=committed, held=held, store_port=7000, t_ns=0)
+
+
+def trouble(epoch: int) -> wire.Trouble:
+    return wire.Trouble(epoch=epoch, error="connection reset", t_ns=7)
 
 
 def hello(rank: int, incarnation: int = 0) -> wire.Hello:
@@ -149,11 +153,31 @@ def test_the_one_that_computes_is_stuck_not_the_ones_that_wait() -> None:
     assert agent.feed(m.Tick()) == [m.Kill(rank=1, incarnation=0)]
 
 
+def test_a_death_explains_the_trouble_that_was_heard_first() -> None:
+    """Peers feel a reset before the agent reaps the dead: the fence must carry the death's time and reason."""
+    agent = running(3)
+    assert agent.say(0, trouble(1)) == []
+    fence = next(a.message for a in agent.exit(2) if isinstance(a, m.Tell))
+    assert isinstance(fence, wire.Fence)
+    assert (fence.fault_ns, "rank 2 is lost" in fence.reason) == (1, True)
+
+
+def test_trouble_without_a_death_re_forms_all() -> None:
+    """A transient network error must cost an epoch, not a rank."""
+    agent = running(3)
+    agent.say(0, trouble(1))
+    agent.now_s += 0.3
+    assert fences(agent.feed(m.Tick())) == {0, 1, 2}
+    for rank in (0, 1):
+        agent.say(rank, park(1, 5, (rank,)))
+    assert forms(agent.say(2, park(1, 5, (2, 3))))[0].members == (0, 1, 2)
+
+
 def test_a_failure_in_user_code_ends_the_run_with_the_first_cause() -> None:
     """The others' network errors are secondary and must not be shown instead."""
     agent = running(2)
     agent.say(1, wire.Failed(step=5, phase=Phase.COMPUTE, error="ValueError: bad record"))
-    agent.say(0, park(1, 5, (0, 1), error="all_to_all broke: connection reset"))
+    agent.say(0, trouble(1))
     end = next(a for a in agent.exit(1, "exit code 1") if isinstance(a, m.End))
     assert end == m.End(is_failed=True, error="rank 1 failed: ValueError: bad record")
 
@@ -246,7 +270,10 @@ def test_no_order_of_events_forms_an_epoch_with_the_dead(events: list[tuple[str,
         elif what == "park":
             actions = agent.say(rank, park(agent.state.epoch, 5, (rank,)))
         elif what == "trouble":
-            actions = agent.say(rank, park(agent.state.epoch, 5, (rank,), error="reset"))
+            agent.say(rank, trouble(agent.state.epoch))
+            agent.now_s += 0.5
+            agent.beat_all()
+            actions = agent.feed(m.Tick())
         elif what == "finish":
             actions = agent.say(rank, wire.Finished(step=5, is_stopped=False, results={}))
         else:

@@ -26,6 +26,7 @@ MESSAGES = [
         owners=(0, 2),
     ),
     wire.Fence(epoch=2, fault_ns=4, reason="rank 1 is lost"),
+    wire.Trouble(epoch=2, error="reset", t_ns=5),
     wire.Stop(),
 ]
 

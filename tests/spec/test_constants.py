@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.spec import LoadedJob
@@ -32,6 +32,7 @@ def test_auto_shares(batch: int, devices: int, shares: int) -> None:
     assert auto_shares(batch=batch, devices=devices) == shares
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5000), st.integers(1, 64))
 def test_auto_fits_whenever_anything_does(batch: int, devices: int) -> None:
     """Otherwise auto gives what the rules then refuse."""
@@ -43,6 +44,7 @@ def test_auto_fits_whenever_anything_does(batch: int, devices: int) -> None:
     assert 1 <= microbatch <= 8
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 3000))
 def test_divisors(number: int) -> None:
     """Otherwise the nearest valid value is not valid."""

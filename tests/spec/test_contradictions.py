@@ -203,6 +203,12 @@ def test_contradictions_across_sources_name_each_source(load: Load) -> None:
     assert "run.yaml:4:26  train.batch is set here" in message
 
 
+def test_absurd_batch_is_refused_at_once(load: Load) -> None:
+    """Otherwise a key held down too long is factored for hours."""
+    with pytest.raises(JobFileError, match="it takes a whole number from 1 to 16777216"):
+        load(f"{HEAD}train: {{steps: 9, batch: {10**50}}}\n")
+
+
 def test_nearest_valid_numbers_are_named(load: Load) -> None:
     """S-NUM-13: otherwise a user must factor the batch by hand."""
     with pytest.raises(JobFileError, match="Nearest microbatches: 2 or 4"):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.spec import Job, LoadedJob, load_job
@@ -102,6 +102,7 @@ plain = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), plain, max_size=4))
 def test_any_argument_reads_back(args: dict[str, Any]) -> None:
     """S-CFG-09: otherwise text such as "no", "1e5" or "${X}" comes back as something else."""

@@ -29,7 +29,7 @@ WRONG: list[dict[str, Any]] = [
     {**EXAMPLES[0], "train": {"steps": 0}},
     {**EXAMPLES[0], "train": {"steps": 1, "compute": "fp16"}},
     {**EXAMPLES[0], "train": {"steps": 1, "optimizer": {"sgd": {}, "adamw": {}}}},
-    {**EXAMPLES[0], "parallelism": {"flie": "x.trim"}},
+    {**EXAMPLES[0], "parallelism": {"fill": "x.trim"}},
     {"run": "a"},
 ]
 

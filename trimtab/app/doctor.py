@@ -14,9 +14,6 @@ from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
 from trimtab.terms import ExitCode, format_bytes
 
-_MIN_SHARED_MEMORY_BYTES = 64_000_000
-"""Below this a container's /dev/shm is the default of 64 MB, in which staging a state soon fails."""
-
 _MIN_DISK_BYTES = 2_000_000_000
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(==|>=)?\s*([0-9][0-9.]*)?")
 
@@ -53,7 +50,6 @@ def _findings(machine: MachineFacts) -> Iterator[Finding]:
     yield Finding(subject="cores", found=str(machine.cores), is_fit=True)
     yield Finding(subject="memory", found=format_bytes(machine.memory_bytes), is_fit=True)
     yield _accelerators(machine)
-    yield _shared_memory(machine.shared_memory_bytes)
     yield _disk(Path.cwd())
     yield _loopback()
 
@@ -95,16 +91,6 @@ def _release(text: str) -> tuple[int, ...]:
 def _accelerators(machine: MachineFacts) -> Finding:
     found = "driver present" if machine.has_accelerator else "none: ranks compute on the CPU"
     return Finding(subject="accelerator", found=found, is_fit=True)
-
-
-def _shared_memory(size_bytes: int | None) -> Finding:
-    if size_bytes is None:
-        return Finding(
-            subject="shared memory", found="none", is_fit=False, advice="mount a tmpfs at /dev/shm"
-        )
-    is_fit = size_bytes > _MIN_SHARED_MEMORY_BYTES
-    advice = "" if is_fit else "give the container more: docker run --shm-size=1g"
-    return Finding(subject="shared memory", found=format_bytes(size_bytes), is_fit=is_fit, advice=advice)
 
 
 def _disk(folder: Path) -> Finding:

@@ -17,7 +17,6 @@ class MachineFacts:
     """That this process may use."""
     memory_bytes: int
     """Of the machine, or the limit that the control group sets if that is lower."""
-    shared_memory_bytes: int | None
     """Size of /dev/shm; None if there is none."""
     has_accelerator: bool
 
@@ -28,7 +27,6 @@ def find_machine() -> MachineFacts:
     return MachineFacts(
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=min(limits),
-        shared_memory_bytes=_size_of("/dev/shm"),  # noqa: S108 - its size is read, nothing is put there
         has_accelerator=any(Path("/dev", name).exists() for name in _DEVICE_FILES),
     )
 

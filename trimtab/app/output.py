@@ -19,7 +19,15 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 def say(text: str) -> None:
     """A line for people who watch: on standard error, so that standard output holds the result alone."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text with a space for each character that would steer a terminal; line ends and tabs stay.
+
+    What jobs and ranks say is data: an escape sequence in an error must not move the cursor.
+    """
+    return "".join(character if character.isprintable() or character in "\n\t" else " " for character in text)
 
 
 def _strict(value: Any) -> Any:

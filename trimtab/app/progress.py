@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trimtab.app.output import printable
+
 _RATE_WINDOW = 20
 """Steps over which tokens per second are averaged."""
 
@@ -80,7 +82,7 @@ def step_line(fields: Fields, tokens_per_s: float | None) -> str:
 def event_line(kind: str, fields: Fields) -> str | None:
     """One line about an event; None for those that say nothing to people."""
     tell = _EVENT_LINES.get(kind)
-    return tell(fields) if tell else None
+    return printable(tell(fields)) if tell else None
 
 
 def _figure(number: float | None, form: str) -> str:

@@ -1,18 +1,22 @@
 """The account: every nanosecond of every device in exactly one class, with its dollars."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from math import fsum
 
-from trimtab.ledger.events import EventKind, Incarnation, Lap, RunRecords, laps_of
+from trimtab.ledger.events import Incarnation, Lap, RunRecords, laps_of
+from trimtab.ledger.lost_work import LostWork, Part, rollbacks_of
 from trimtab.ledger.splits import Collective, shortest_waits, split_lap, split_rest
-from trimtab.ledger.timelines import Hold, Life, holds_of
+from trimtab.ledger.timelines import Hold, holds_of
 from trimtab.terms import Clock, Layer, LedgerClass
 
 _NS_PER_HOUR = 3600 * 10**9
+_LOST_ALREADY = (Layer.STABILITY,)
+_NOT_OF_A_STEP = (Layer.STABILITY, Layer.DECISION)
+"""An attempt at a step that was given up does not make the evaluation before it worthless."""
 
 
 class Label(StrEnum):
@@ -121,44 +125,23 @@ class Account:
 def account(records: RunRecords) -> Account:
     """Put all time for which a run held devices into classes.
 
-    Time that was rolled back later (``rollback`` events) or was given up (``aborted`` events) gets the label
-    ``lost_work``, except for what its process spent in the stability layer, which is a loss under its own
-    name already. The unfinished step of a process that died is lost only if a rollback followed.
+    Work that was rolled back later, and attempts at a step whose shares were computed again, get the label
+    ``lost_work``; what a process spent in the stability layer does not, being a loss under its own name
+    already. The unfinished step of a process that died is lost only if a rollback followed.
 
     Raises:
         AccountError: a process or its clock ran outside the time for which its device was paid.
         JournalError: an event lacks what its kind must have.
     """
     laps = {incarnation: laps_of(journal) for incarnation, journal in records.ranks.items()}
-    rollbacks = list(_rollbacks(records))
+    rollbacks = rollbacks_of(records)
     devices = []
-    for _, group in groupby(holds_of(records), key=lambda hold: hold.attempt):
+    for attempt, group in groupby(holds_of(records), key=lambda hold: hold.attempt):
         holds = list(group)
-        shortest = shortest_waits(
-            lap for hold in holds for life in hold.lives for lap in laps.get(life.incarnation, ())
-        )
-        devices += [_device_time(hold, laps, shortest=shortest, rollbacks=rollbacks) for hold in holds]
+        found = [lap for hold in holds for life in hold.lives for lap in laps.get(life.incarnation, ())]
+        shortest, lost_work = shortest_waits(found), LostWork(attempt, found, rollbacks)
+        devices += [_device_time(hold, laps, shortest=shortest, lost_work=lost_work) for hold in holds]
     return Account(devices=devices)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rollback:
-    """All work after step ``to_step`` that was done before this moment is lost."""
-
-    attempt: int
-    t_ns: int
-    to_step: int
-
-    def follows(self, attempt: int, t_ns: int) -> bool:
-        """Whether a moment of an attempt lies before; times of different attempts need not be comparable."""
-        return attempt < self.attempt or (attempt == self.attempt and t_ns <= self.t_ns)
-
-
-def _rollbacks(records: RunRecords) -> Iterator[_Rollback]:
-    for attempt, journal in enumerate(records.agents):
-        for event in journal:
-            if event.kind == EventKind.ROLLBACK:
-                yield _Rollback(attempt=attempt, t_ns=event.t_ns, to_step=event.integer("to_step"))
 
 
 def _device_time(
@@ -166,7 +149,7 @@ def _device_time(
     laps: Mapping[Incarnation, Sequence[Lap]],
     *,
     shortest: Mapping[Collective, int],
-    rollbacks: Sequence[_Rollback],
+    lost_work: LostWork,
 ) -> DeviceTime:
     amounts = Counter({(Label.KEPT, ledger_class): ns for ledger_class, ns in hold.outside.items()})
     for life in hold.lives:
@@ -174,11 +157,15 @@ def _device_time(
         life_laps = laps.get(life.incarnation, ())
         for lap in life_laps:
             split = split_lap(
-                lap, _take(unrecorded, lap.clocks), shortest=shortest, peak_flops_per_s=hold.peak_flops_per_s
+                lap,
+                _take(unrecorded, lap.clocks),
+                shortest=shortest,
+                peak_flops_per_s=hold.peak_flops_per_s,
             )
-            _add(amounts, split, is_lost=_is_lap_lost(lap, hold.attempt, rollbacks))
-        is_lost = _is_last_step_lost(life, life_laps, hold.attempt, rollbacks)
-        _add(amounts, split_rest(unrecorded), is_lost=is_lost)
+            spared = _NOT_OF_A_STEP if lap.is_aborted else _LOST_ALREADY
+            _add(amounts, split, lost_work.part_of(lap), spared=spared)
+        part = lost_work.part_of_last_step(life, life_laps)
+        _add(amounts, split_rest(unrecorded), part, spared=_LOST_ALREADY)
     return DeviceTime(
         attempt=hold.attempt,
         device=hold.device,
@@ -197,23 +184,14 @@ def _take(unrecorded: dict[Clock, int], claimed: Mapping[Clock, int]) -> dict[Cl
 
 
 def _add(
-    amounts: Counter[tuple[Label, LedgerClass]], classes: Mapping[LedgerClass, int], *, is_lost: bool
+    amounts: Counter[tuple[Label, LedgerClass]],
+    classes: Mapping[LedgerClass, int],
+    part: Part,
+    *,
+    spared: Collection[Layer],
 ) -> None:
+    """Add classes to the amounts, with ``part`` of what is not spared labelled as lost."""
     for ledger_class, ns in classes.items():
-        is_work = ledger_class.layer is not Layer.STABILITY
-        amounts[Label.LOST_WORK if is_lost and is_work else Label.KEPT, ledger_class] += ns
-
-
-def _is_lap_lost(lap: Lap, attempt: int, rollbacks: Sequence[_Rollback]) -> bool:
-    return lap.is_aborted or any(
-        lap.step > rollback.to_step and rollback.follows(attempt, lap.end_ns) for rollback in rollbacks
-    )
-
-
-def _is_last_step_lost(life: Life, laps: Sequence[Lap], attempt: int, rollbacks: Sequence[_Rollback]) -> bool:
-    """Whether the time after a process's last lap went into a step that was never finished and rolled back."""
-    last_step = laps[-1].step if laps else None
-    return not life.is_clean and any(
-        (last_step is None or last_step >= rollback.to_step) and rollback.follows(attempt, life.ended_ns)
-        for rollback in rollbacks
-    )
+        lost_ns = 0 if ledger_class.layer in spared else ns * part.lost // part.whole
+        amounts[Label.LOST_WORK, ledger_class] += lost_ns
+        amounts[Label.KEPT, ledger_class] += ns - lost_ns

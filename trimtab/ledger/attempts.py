@@ -22,6 +22,7 @@ class Process:
     exited_ns: int | None
     """When it was reaped; None: not in the journal."""
     exit_code: int | None
+    """None: not in the journal, or a signal ended it."""
     fault_ns: int | None = None
     declared_ns: int | None = None
     """When its fault was declared; None: it had none."""
@@ -120,12 +121,16 @@ def _processes(journal: Sequence[Event], clocks: Mapping[Incarnation, ClockReadi
                 begin_ns=spawn.t_ns if reading is None else min(spawn.t_ns, reading.first_ns),
                 reading=reading,
                 exited_ns=None if exit_event is None else exit_event.t_ns,
-                exit_code=None if exit_event is None else exit_event.fields.get("code"),
+                exit_code=None if exit_event is None else _exit_code(exit_event),
             )
         )
     for fault in of_kind(journal, EventKind.FAULT):
         _mark_victim(processes, fault)
     return processes
+
+
+def _exit_code(exit_event: Event) -> int | None:
+    return None if exit_event.fields.get("signal") else exit_event.fields.get("code")
 
 
 def _incarnation(event: Event) -> Incarnation:

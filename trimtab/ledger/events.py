@@ -38,8 +38,8 @@ class EventKind(StrEnum):
     FORMED = "formed"
     """epoch, members [rank]: the living have a process group again."""
     ROLLBACK = "rollback"
-    """to_step: the state is that of after to_step commits; what was done since is lost. Also first in an
-    attempt that resumes from a checkpoint."""
+    """to_step: the state is that of after to_step commits; what was done since is lost. An attempt that resumes
+    from a checkpoint need not say it: its first commit does."""
     RECOVERED = "recovered"
     """step: the first step committed after a fault."""
     EXITED = "exited"
@@ -51,11 +51,12 @@ class EventKind(StrEnum):
     STEP = "step"
     """step, epoch, start_ns, end_ns; clocks {clock: ns} since the rank's previous step or aborted event, the
     first since its clocks started (``ClockFile.lap``); comm [[name, wait_ns]] of each collective that
-    completed, in order, the same name for the same collective on every rank; shares [computed], reused [kept],
-    recovered [computed for a lost peer]; tokens (computed positions), targets (those that count for the loss)
+    completed, in order, the same name for the same collective on every rank; shares [computed here], reused
+    [kept from an earlier attempt], recovered [those of shares that were a lost peer's]; tokens (computed positions), targets (those that count for the loss)
     and flops (model FLOPs of all computed positions; no recompute)."""
     ABORTED = "aborted"
-    """As step: an attempt at a step that was given up, and that is computed again."""
+    """As step: an attempt at a step that this rank gave up. What of it is lost follows from what is computed
+    again."""
     SHARE = "share"
     """step, share: the gradients of one share are complete."""
     COMMIT = "commit"
@@ -75,7 +76,7 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecords:
-    """Everything that a run wrote: what account, series and report read. Nothing in it is in any order but time."""
+    """Everything that a run wrote: what account, series and report read."""
 
     agents: Sequence[Sequence[Event]]
     """The agent's journal of each attempt, oldest attempt first."""
@@ -96,6 +97,10 @@ class Lap:
     clocks: Mapping[Clock, int]
     waits: Sequence[tuple[str, int]]
     """Name and ns of each completed collective."""
+    shares: Sequence[int]
+    """Computed, whether finished as its own or for a lost peer."""
+    num_recovered: int
+    """How many of these for a lost peer: their time is on the clock ``degraded``."""
     tokens: int
     targets: int
     flops: int
@@ -124,9 +129,11 @@ def _lap_of(event: Event, *, repeat: int) -> Lap:
     try:
         clocks = {Clock(name): int(ns) for name, ns in fields["clocks"].items()}
         waits = [(str(name), int(ns)) for name, ns in fields.get("comm", ())]
+        shares = [int(share) for share in fields.get("shares", ())]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _malformed(event) from error
-    if min((*clocks.values(), *(ns for _, ns in waits)), default=0) < 0:
+    num_recovered = len(fields.get("recovered", ()))
+    if min((*clocks.values(), *(ns for _, ns in waits)), default=0) < 0 or num_recovered > len(shares):
         raise _malformed(event)
     return Lap(
         step=event.integer("step"),
@@ -135,6 +142,8 @@ def _lap_of(event: Event, *, repeat: int) -> Lap:
         end_ns=event.integer("end_ns"),
         clocks=clocks,
         waits=waits,
+        shares=shares,
+        num_recovered=num_recovered,
         tokens=int(fields.get("tokens", 0)),
         targets=int(fields.get("targets", 0)),
         flops=int(fields.get("flops", 0)),
@@ -145,6 +154,7 @@ def _lap_of(event: Event, *, repeat: int) -> Lap:
 
 def _malformed(event: Event) -> JournalError:
     return JournalError(
-        f"event {event.kind!r} at t_ns {event.t_ns}: clocks {event.fields.get('clocks')!r} and comm "
-        f"{event.fields.get('comm')!r} must be {{clock: ns}} and [[name, ns]], no time below zero"
+        f"event {event.kind!r} at t_ns {event.t_ns}: clocks {event.fields.get('clocks')!r}, comm "
+        f"{event.fields.get('comm')!r} and shares {event.fields.get('shares')!r} must be {{clock: ns}}, "
+        f"[[name, ns]] and [number], no time below zero and no more recovered shares than shares"
     )

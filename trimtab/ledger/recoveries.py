@@ -1,11 +1,11 @@
 """The faults of a run and what each cost: until it was known, until training went on, and in steps."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trimtab.ledger.attempts import Attempt, attempts_of
+from trimtab.ledger.attempts import attempts_of
 from trimtab.ledger.events import EventKind, RunRecords
 from trimtab.ledger.journal import Event
+from trimtab.ledger.lost_work import Rollback, rollbacks_of
 from trimtab.ledger.series import progress
 
 _NS_PER_S = 10**9
@@ -37,24 +37,24 @@ def recoveries_of(records: RunRecords) -> list[Recovery]:
 
     Raises: JournalError if an event lacks what its kind must have.
     """
-    attempts = attempts_of(records)
+    boots = [attempt.boot for attempt in attempts_of(records)]
     faults: list[_Fault] = []
     waiting: list[_Fault] = []
     committed = 0
-    for number, event in _history(records, attempts):
-        if event.kind == EventKind.FAULT:
-            faults.append(_Fault(event=event, boot=attempts[number - 1].boot))
-            waiting.append(faults[-1])
-        elif event.kind == EventKind.ROLLBACK:
-            to_step = min(committed, event.integer("to_step"))
+    for attempt, _, told in _history(records):
+        if isinstance(told, Rollback):
+            to_step = min(committed, told.to_step)
             if waiting:
                 waiting[-1].steps_lost += committed - to_step
             committed = to_step
+        elif told.kind == EventKind.FAULT:
+            faults.append(_Fault(event=told, boot=boots[attempt]))
+            waiting.append(faults[-1])
         else:
-            committed = event.integer("step")
+            committed = told.integer("step")
             for fault in waiting:
-                if fault.boot == attempts[number - 1].boot:
-                    fault.resumed_ns = event.t_ns
+                if fault.boot == boots[attempt]:
+                    fault.resumed_ns = told.t_ns
             waiting.clear()
     return [fault.recovery() for fault in faults]
 
@@ -80,13 +80,17 @@ class _Fault:
         )
 
 
-def _history(records: RunRecords, attempts: Sequence[Attempt]) -> list[tuple[int, Event]]:
-    """Faults, rollbacks and commits with their attempt, counted from 1, in order of time."""
-    told = [
-        (number, event)
-        for number, attempt in enumerate(attempts, start=1)
-        for event in attempt.journal
-        if event.kind in (EventKind.FAULT, EventKind.ROLLBACK)
+def _history(records: RunRecords) -> list[tuple[int, int, Event | Rollback]]:
+    """Faults, rollbacks and commits with their attempt and time, in order; in this order at the same time."""
+    history: list[tuple[int, int, Event | Rollback]] = [
+        (index, fault.integer("t_declared_ns"), fault)
+        for index, attempt in enumerate(attempts_of(records))
+        for fault in attempt.events(EventKind.FAULT)
     ]
-    told += [(number, event) for number, event in progress(records) if event.kind == EventKind.COMMIT]
-    return sorted(told, key=lambda pair: (pair[0], pair[1].fields.get("t_declared_ns", pair[1].t_ns)))
+    history += [(rollback.attempt, rollback.t_ns, rollback) for rollback in rollbacks_of(records)]
+    history += [
+        (number - 1, event.t_ns, event)
+        for number, event in progress(records)
+        if event.kind == EventKind.COMMIT
+    ]
+    return sorted(history, key=lambda entry: entry[:2])

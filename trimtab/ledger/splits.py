@@ -53,7 +53,9 @@ def split_lap(
     collectives that were interrupted or left no other record, is comm_skew.
     """
     compute_ns = measured.get(Clock.COMPUTE, 0)
-    ideal_ns = min(compute_ns, lap.flops * _NS_PER_S // round(peak_flops_per_s)) if peak_flops_per_s else 0
+    ideal_ns = 0
+    if peak_flops_per_s:
+        ideal_ns = min(compute_ns, _own_flops(lap) * _NS_PER_S // round(peak_flops_per_s))
     padding_ns = ideal_ns * (lap.tokens - lap.targets) // lap.tokens if lap.tokens > lap.targets else 0
     transfer_ns = sum(shortest.get(collective, 0) for collective, _ in _collectives(lap))
     return _split(
@@ -75,6 +77,13 @@ def _collectives(lap: Lap) -> Iterator[tuple[Collective, int]]:
         occurrence = seen.get(name, 0)
         seen[name] = occurrence + 1
         yield (lap.step, lap.epoch, lap.repeat, name, occurrence), wait_ns
+
+
+def _own_flops(lap: Lap) -> int:
+    """Without the shares of a lost peer, which are equal in size and whose time is on another clock."""
+    if not lap.num_recovered:
+        return lap.flops
+    return lap.flops * (len(lap.shares) - lap.num_recovered) // len(lap.shares)
 
 
 def _split(

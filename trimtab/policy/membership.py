@@ -26,6 +26,7 @@ from trimtab.policy.wire import (
     Message,
     Parked,
     Stop,
+    Trouble,
 )
 from trimtab.terms import OnLoss, Phase
 
@@ -56,7 +57,8 @@ class Limits:
 
     ``heartbeat_s``: silence of the rank's heartbeat thread. ``progress_s``: its main thread gets nowhere though it
     waits for nobody. ``phases_s`` overrides the latter by phase. ``start_s``: from spawn to the first Parked.
-    ``park_s``: from a fence until a rank that still beats has parked.
+    ``park_s``: from a fence until a rank that still beats has parked. ``trouble_s``: from a broken collective until
+    it counts as the cause, for the death that usually explains it is noticed milliseconds later.
     """
 
     heartbeat_s: float = 2.0
@@ -64,6 +66,7 @@ class Limits:
     phases_s: Mapping[Phase, float] = field(default_factory=dict)
     start_s: float = 120.0
     park_s: float = 30.0
+    trouble_s: float = 0.25
     max_node_losses: int = 16
 
     def progress_in(self, phase: Phase) -> float:
@@ -125,6 +128,17 @@ class State:
     is_stopping: bool = False
     is_over: bool = False
     is_admitting: bool = False
+    trouble: "BrokenCollective | None" = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenCollective:
+    """A rank said that its peers are gone. Usually a death is reported next, and is the cause."""
+
+    rank: int
+    error: str
+    t_ns: int
+    since_s: float
 
 
 # Events that are no wire messages.
@@ -273,6 +287,8 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
             return Decision(state=_with(state, replace(member, step=commit.step + 1, moved_at_s=now_s)))
         case Parked() as parked:
             return _parked(_with(state, member), member, parked, now_s)
+        case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
+            return Decision(state=_in_trouble(_with(state, member), member.rank, trouble, now_s))
         case Finished():
             return _finished(_with(state, replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
         case Failed() as failed:
@@ -280,6 +296,13 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
             return Decision(state=replace(_with(state, member), failures=failures))
         case _:
             return Decision(state=_with(state, member))
+
+
+def _in_trouble(state: State, rank: int, trouble: Trouble, now_s: float) -> State:
+    if state.trouble is not None:
+        return state
+    broken = BrokenCollective(rank=rank, error=trouble.error, t_ns=trouble.t_ns, since_s=now_s)
+    return replace(state, trouble=broken)
 
 
 def _after_beat(member: Member, beat: Beat, now_s: float) -> Member:
@@ -315,11 +338,6 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
             actions=actions,
             reason=f"rank {member.rank} is ready and joins at the next step border",
         )
-    if parked.error is not None and state.is_formed:
-        fenced = _fence(
-            state, now_s, fault_ns=parked.t_ns, reason=f"rank {member.rank} lost its peers: {parked.error}"
-        )
-        return _form_if_complete(fenced)
     if state.is_formed:  # a step border that all agreed on
         state = replace(state, is_formed=False, fenced_at_s=now_s)
     return _form_if_complete(Decision(state=state))
@@ -388,7 +406,7 @@ def _fence(state: State, now_s: float, *, fault_ns: int, reason: str) -> Decisio
         rank: replace(m, standing=Standing.TRAINING) if m.standing is Standing.FINISHED else m
         for rank, m in state.members.items()
     }
-    state = replace(state, is_formed=False, fenced_at_s=now_s, members=members)
+    state = replace(state, is_formed=False, fenced_at_s=now_s, members=members, trouble=None)
     return Decision(state=state, actions=actions, reason=reason)
 
 
@@ -474,6 +492,10 @@ def _tick(state: State, now_s: float) -> Decision:
         state = replace(_with(state, replace(member, is_condemned=True)), condemned=condemned)
         actions.append(Kill(rank=member.rank, incarnation=member.incarnation))
         reasons.append(f"rank {member.rank}: {detail}")
+    trouble = state.trouble
+    if trouble is not None and not actions and now_s - trouble.since_s > state.limits.trouble_s:
+        reason = f"rank {trouble.rank} lost its peers, and all of them live: {trouble.error}"
+        return _fence(state, now_s, fault_ns=trouble.t_ns, reason=reason)
     return Decision(state=state, actions=tuple(actions), reason="; ".join(reasons))
 
 

@@ -46,7 +46,7 @@ class Parked(Message):
     """Rank to agent: I have left ``left_epoch`` (-1: I never was in one) and wait to be formed.
 
     ``committed`` counts committed steps; ``held`` are the shares of step ``committed`` whose gradients I keep;
-    ``store_port`` is a rendezvous that I offer; ``error`` is set when the epoch broke under me.
+    ``store_port`` is a rendezvous that I offer.
     """
 
     left_epoch: int
@@ -54,7 +54,15 @@ class Parked(Message):
     held: tuple[int, ...]
     store_port: int
     t_ns: int
-    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble(Message):
+    """Rank to agent: a collective of ``epoch`` broke under me; I wait to be fenced, and to hear why."""
+
+    epoch: int
+    error: str
+    t_ns: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +164,21 @@ class Dismiss(Message):
 
 _KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
-    for kind in (Hello, Parked, Beat, Committed, Note, Failed, Finished, Fence, Form, Admit, Stop, Dismiss)
+    for kind in (
+        Hello,
+        Parked,
+        Trouble,
+        Beat,
+        Committed,
+        Note,
+        Failed,
+        Finished,
+        Fence,
+        Form,
+        Admit,
+        Stop,
+        Dismiss,
+    )
 }
 
 

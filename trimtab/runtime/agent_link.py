@@ -77,7 +77,7 @@ class Link(Protocol):
         """Raise Fenced if the present epoch is over."""
 
     def wait_for_end(self) -> None:
-        """After the last step. Raises Dismissed, or Fenced when a peer still needs this rank."""
+        """Nothing is left to do in this epoch. Raises Dismissed, or Fenced when there is another."""
 
 
 class AgentLink:
@@ -119,6 +119,10 @@ class AgentLink:
         )
         threading.Thread(target=self._serve, daemon=True, name="agent-link").start()
 
+    def ask_to_stop(self) -> None:
+        """Wish for a clean end of the run, as an agent's Stop does; all ranks agree on it at a step border."""
+        self.is_stop_wanted = True
+
     def send(self, message: Message) -> None:
         """Send one message; any thread. A broken connection is found by the listening thread."""
         try:
@@ -156,7 +160,7 @@ class AgentLink:
         self._raise_if_dismissed()
 
     def wait_for_end(self) -> None:
-        """After the last step: wait for the agent's word.
+        """Nothing is left to do in this epoch: wait for the agent's word.
 
         Raises: Dismissed when the run is complete, Fenced when a peer still needs us.
         """

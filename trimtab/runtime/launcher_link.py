@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.policy import assign_shares
-from trimtab.policy.wire import Committed, Finished, Form, Message, Parked
+from trimtab.policy.wire import Committed, Finished, Form, Message, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Progress
 from trimtab.runtime.errors import CollectiveError, RankError
 from trimtab.runtime.process_groups import Interrupt, Rendezvous, connect_store
@@ -53,10 +53,8 @@ class LauncherLink:
         match message:
             case Parked():
                 self._committed = message.committed
-                if message.error is not None:
-                    raise RankError(
-                        f"step {message.committed}: {message.error}; the launcher must start all ranks again"
-                    )
+            case Trouble():
+                raise RankError(f"{message.error}; the launcher must start all ranks again")
             case Committed() if message.metrics:
                 print(json.dumps({"step": message.step, **message.metrics}), flush=True)  # noqa: T201 - the launcher's log
             case Finished() if self.rank == 0:

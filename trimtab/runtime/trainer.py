@@ -1,5 +1,6 @@
 """One rank's run: epochs of steps, evaluations and saves, through losses and newcomers, to the end."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from trimtab.ledger import weights_digest
-from trimtab.policy.wire import Committed, Finished, Form, Note, Parked
+from trimtab.policy.wire import Committed, Finished, Form, Note, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Fenced, Link
 from trimtab.runtime.errors import CollectiveError, RankError
 from trimtab.runtime.evaluation import Evaluator
@@ -33,6 +34,7 @@ class TrainerRules:
 
     Args:
         on_nonfinite: What to do with a step whose loss or gradient is not finite.
+        rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
     """
@@ -43,6 +45,7 @@ class TrainerRules:
     flops_per_token: float
     device_kind: str
     on_nonfinite: OnNonfinite
+    rolls_back_on_loss: bool = False
     unigram_entropy: float | None = None
 
 
@@ -81,29 +84,34 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the agent dismisses this rank."""
-        left_epoch, error = -1, None
-        while True:
-            rendezvous = Rendezvous()
-            self._park(left_epoch, rendezvous, error)
-            try:
+        with contextlib.suppress(Dismissed):
+            while True:
+                rendezvous = Rendezvous()
+                self._park(rendezvous)
                 form = self._link.next_form()
-                left_epoch, error = form.epoch, None
-                self._train_epoch(form, rendezvous)
-            except Dismissed:
-                return
-            except (Fenced, CollectiveError, _BorderReached) as interruption:
-                self._leave(interruption)
-                error = str(interruption) if isinstance(interruption, CollectiveError) else None
+                self._epoch = form.epoch
+                try:
+                    self._train_epoch_until_fenced(form, rendezvous)
+                except (Fenced, _BorderReached) as interruption:
+                    self._leave(interruption)
 
-    def _park(self, left_epoch: int, rendezvous: Rendezvous, error: str | None) -> None:
+    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> None:
+        """When a collective breaks, wait for the fence: it says what happened, and when."""
+        try:
+            self._train_epoch(form, rendezvous)
+        except CollectiveError as error:
+            self._link.send(Trouble(epoch=form.epoch, error=str(error), t_ns=time.monotonic_ns()))
+            with self._watch.waiting():
+                self._link.wait_for_end()
+
+    def _park(self, rendezvous: Rendezvous) -> None:
         self._link.send(
             Parked(
-                left_epoch=left_epoch,
+                left_epoch=self._epoch,
                 committed=self._committed,
                 held=self._runner.held(self._committed),
                 store_port=rendezvous.port,
                 t_ns=time.monotonic_ns(),
-                error=error,
             )
         )
 
@@ -118,11 +126,13 @@ class Trainer:
         self._runner.leave()
 
     def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> None:
-        self._epoch = form.epoch
         self._step_started_ns = time.monotonic_ns()
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
-        self._keeper.enter(is_lead=group.members[0] == self._rank, num_losses=self._count_losses(group))
+        num_losses = self._count_losses(group)
+        self._keeper.enter(is_lead=group.members[0] == self._rank, num_losses=num_losses)
+        if num_losses and self._rules.rolls_back_on_loss:
+            self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
             result = self._step(group, form)
@@ -153,10 +163,13 @@ class Trainer:
                 self._roll_back(group, step)
 
     def _roll_back(self, group: Group, step: int) -> None:
-        """Everybody takes the lead's newest checkpoint; a step that fails again after that is skipped."""
-        if step in self._rolled_back:
-            return
-        self._rolled_back.add(step)
+        """Go back to before a step that was not finite; if it fails again after that, it is skipped."""
+        if step not in self._rolled_back:
+            self._rolled_back.add(step)
+            self._go_back(group, f"step {step} was not finite")
+
+    def _go_back(self, group: Group, reason: str) -> None:
+        """Everybody takes the lead's newest checkpoint."""
         lead = group.members[0]
         self._keeper.wait()
         to_step = torch.tensor([self._keeper.load_newest() if self._rank == lead else 0])
@@ -164,7 +177,7 @@ class Trainer:
         self._share_state(group, source=lead)
         self._committed = int(to_step.item())
         if self._rank == lead:
-            fields: dict[str, Any] = {"to_step": self._committed, "reason": f"step {step} was not finite"}
+            fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
             self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
 
     def _enter(self, form: Form, rendezvous: Rendezvous) -> Group:

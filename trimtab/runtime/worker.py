@@ -33,6 +33,7 @@ def main() -> None:
         incarnation=ticket["incarnation"],
         beat_s=ticket["settings"]["beat_s"],
     )
+    signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
     code = _work(ticket, recorder, link)
     sys.stdout.flush()
     sys.stderr.flush()

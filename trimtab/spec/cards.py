@@ -4,96 +4,30 @@ A field's docstring says what it is, its unit and its default; `trimtab schema` 
 it here. Two keys that contradict each other are not found here but in `contradictions`.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_serializer,
-    model_validator,
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_serializer
+
+from trimtab.spec.card_types import (
+    BatchSize,
+    BelowOne,
+    Card,
+    ComputeChoice,
+    Duration,
+    Fraction,
+    NaturalFloat,
+    NaturalInt,
+    OneOf,
+    OnLossChoice,
+    PositiveFloat,
+    PositiveInt,
+    RunName,
+    Takes,
+    Word,
+    Words,
 )
-
-from trimtab.terms import ComputeType, InputError, OnLoss, parse_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Takes:
-    """What a field takes, in words for its error message."""
-
-    phrase: str
-
-
-class Card(BaseModel):
-    """A mapping of the job file: nothing is converted in silence, no key is ignored, nothing changes."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        ser_json_inf_nan="constants",
-        use_attribute_docstrings=True,
-    )
-
-
-class OneOf(Card):
-    """A choice written as a mapping with one key: the name chosen, its settings under it."""
-
-    @model_validator(mode="after")
-    def _has_one_member(self) -> Self:
-        if len(self.model_dump(exclude_none=True)) != 1:
-            raise ValueError(f"exactly one of {', '.join(type(self).model_fields)}")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The name chosen."""
-        return next(name for name, value in self if value is not None)
-
-    @property
-    def chosen(self) -> Card:
-        """The settings under the name chosen."""
-        card = getattr(self, self.name)
-        assert isinstance(card, Card)
-        return card
-
-
-def _read_duration(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_seconds(value)
-    except InputError as error:
-        raise ValueError(str(error)) from None
-
-
-PositiveInt = Annotated[int, Field(ge=1), Takes("a whole number of at least 1")]
-NaturalInt = Annotated[int, Field(ge=0), Takes("a whole number of at least 0")]
-PositiveFloat = Annotated[float, Field(gt=0), Takes("a number above 0")]
-NaturalFloat = Annotated[float, Field(ge=0), Takes("a number of at least 0")]
-Fraction = Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")]
-BelowOne = Annotated[float, Field(ge=0, lt=1), Takes("a number from 0 to below 1")]
-Duration = Annotated[
-    float,
-    Field(gt=0),
-    BeforeValidator(_read_duration),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
-    Takes("a duration above 0 such as '30s', or a number of seconds"),
-]
-RunName = Annotated[
-    str,
-    Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"),
-    Takes("a name of up to 63 small letters, digits and hyphens, not beginning with a hyphen"),
-]
-Word = Annotated[str, Field(min_length=1), Takes("text that is not empty")]
-Words = Annotated[tuple[Word, ...], Field(strict=False), Takes("a list of texts that are not empty")]
-OnLossChoice = Annotated[OnLoss, Field(strict=False)]
-ComputeChoice = Annotated[ComputeType, Field(strict=False)]
+from trimtab.terms import ComputeType, OnLoss
 
 
 class Model(Card):
@@ -180,7 +114,7 @@ class Data(Card):
     """pack: documents one after the other, cut to `sequence`; pad: one document a sample, the rest masked.
     Default: pack."""
     cache: Word | None = None
-    """Folder for tokenized text. Default: none, tokenized again in each run."""
+    """Folder for tokenized text. Default: none, .tokens in the folder of runs, which its runs share."""
 
 
 class AdamW(Card):
@@ -315,7 +249,7 @@ class Train(Card):
     """Number of optimizer steps. Default: as many as `epochs` give."""
     epochs: PositiveFloat | None = None
     """Passes over the training text. Default: as many as `steps` give."""
-    batch: PositiveInt = 32
+    batch: BatchSize = 32
     """Samples of one step, over all devices. Default: 32."""
     microbatch: PositiveInt | Literal["auto"] = "auto"
     """Samples computed at once; a constant of the run. Default: auto, the largest divisor of a share up
@@ -359,7 +293,7 @@ class Orchestration(Card):
     """Card 1: what runs where, and what it costs."""
 
     engine: Annotated[Engine, Field(strict=False)] = Engine.LOCAL
-    """Who starts the ranks: local, or torchrun (the run was started by it). Default: local."""
+    """Who starts the ranks: local, or torchrun, which the command becomes. Default: local."""
     devices: PositiveInt = 1
     """Number of devices, one rank each. Default: 1."""
     threads: PositiveInt = 1
@@ -445,12 +379,8 @@ class Detection(Card):
 class RestartLimits(Card):
     """How often a run is started again, by what ended it."""
 
-    user_error: NaturalInt = 3
-    """Restarts after an exception in the user's code. Default: 3."""
     node_loss: NaturalInt = 16
     """Restarts after a lost device or node. Default: 16."""
-    preemption: NaturalInt = 1000
-    """Restarts after a preemption. Default: 1000."""
 
 
 class FaultTolerance(Card):

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from trimtab.spec.cards import Card, Job, OneOf, Takes
+from trimtab.spec.card_types import Card, OneOf, Takes
+from trimtab.spec.cards import Job
 
 Path = tuple[str, ...]
 

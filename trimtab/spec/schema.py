@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from trimtab.spec.cards import Job, OneOf
+from trimtab.spec.card_types import OneOf
+from trimtab.spec.cards import Job
 from trimtab.spec.sources import EXTENDS
 
 

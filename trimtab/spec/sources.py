@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trimtab.spec.cards import OneOf
+from trimtab.spec.card_types import OneOf
 from trimtab.spec.errors import JobFileError, Problem, YamlError
 from trimtab.spec.fields import Path, card_at
 from trimtab.spec.located_text import LocatedText

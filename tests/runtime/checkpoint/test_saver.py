@@ -241,16 +241,29 @@ def test_writer_that_dies_idle_is_replaced_for_the_next_save(kit, saver, tmp_pat
     assert (type(saved), saved.step) == (Saved, 20)
 
 
-def test_remains_of_a_dead_trainer_are_removed_at_the_start(kit, tmp_path):
-    """S-CKP-11: abandoned folders fill the disk, attempt after attempt; a living writer's is not touched."""
+def test_remains_of_dead_writers_are_removed_at_the_start(kit, tmp_path):
+    """S-CKP-11: abandoned folders fill the disk, attempt after attempt.
+
+    In a container the dead writer's number may be that of another process by now.
+    """
     gone = subprocess.Popen(["true"])
     gone.wait()
-    for name in (f"step-20.tmp-{gone.pid}", f"step-10.tmp-{gone.pid}", f"step-30.tmp-{os.getpid()}"):
+    for name in (f"step-20.tmp-{gone.pid}", f"step-10.tmp-{os.getpid()}"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").touch()
     with closing(Saver(tmp_path, kit.state())) as saver:
         _save(saver, 40, kit.state())
-    assert sorted(os.listdir(tmp_path)) == [f"step-30.tmp-{os.getpid()}", "step-40"]
+    assert os.listdir(tmp_path) == ["step-40"]
+
+
+def test_save_of_a_living_writer_is_not_touched(kit, saver, tmp_path):
+    """S-CKP-11: an attempt that starts early would delete what the one before is still writing."""
+    saver.stage(10, kit.state(), {}, retention=KEEP, fault=Fault.SLOW)
+    _until(lambda: any(".tmp-" in name for name in os.listdir(tmp_path)))
+    with closing(Saver(tmp_path, kit.state())) as other:
+        _save(other, 20, kit.state())
+        assert isinstance(saver.drain(DEADLINE_S)[0], Saved)
+    assert _steps(tmp_path) == [10, 20]
 
 
 def test_close_waits_for_the_save_or_gives_it_up(kit, tmp_path):
@@ -338,7 +351,7 @@ def test_trainer_killed_at_random_moments_of_a_save(trainers, tmp_path):
     """S-CKP-08: after any kill the newest whole checkpoint loads, and nothing half is left or believed."""
     moments = random.Random(8)
     known = {}
-    for step in range(1, 21):
+    for step in range(1, 11):
         _kill_trainer(trainers, tmp_path, step, moments)
         assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
         known[step] = step in _steps(tmp_path)
@@ -349,7 +362,7 @@ def test_trainer_killed_at_random_moments_of_a_save(trainers, tmp_path):
             loaded = load(folder)
             assert _is_filled(loaded.state, newest)
             assert loaded.extra == {"step": newest}
-    assert 0 < sum(known.values()) < 20  # else every kill came too late or too early, and nothing was tested
+    assert 0 < sum(known.values()) < 10  # else every kill came too late or too early, and nothing was tested
 
 
 def test_writer_killed_at_random_moments_of_a_save(tmp_path):
@@ -357,7 +370,7 @@ def test_writer_killed_at_random_moments_of_a_save(tmp_path):
     moments = random.Random(9)
     saved = []
     with closing(Saver(tmp_path, _filled(0))) as saver:
-        for step in range(1, 21):
+        for step in range(1, 11):
             saver.stage(step, _filled(step), {"step": step}, retention=Retention(newest=2))
             _wait_for_progress(tmp_path, step, moments)
             os.kill(_writer_pid(tmp_path), signal.SIGKILL)
@@ -368,7 +381,7 @@ def test_writer_killed_at_random_moments_of_a_save(tmp_path):
             assert _steps(tmp_path)[-1:] == saved[-1:]
             if saved:
                 assert _is_filled(load(newest_complete(tmp_path).folder).state, saved[-1])
-        assert 0 < len(saved) < 20
+        assert 0 < len(saved) < 10
         _save(saver, 99, _filled(99))
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
 

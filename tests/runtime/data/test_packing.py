@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.runtime.data.packing import EMPTY, IGNORED, Packing, Stream, cut
+from trimtab.runtime.data.packing import EMPTY, IGNORED, Stream, cut
+from trimtab.spec import Packing
 
 BOUNDARY = 0
 documents_of_tokens = st.lists(st.lists(st.integers(1, 255), max_size=20), min_size=1, max_size=8)

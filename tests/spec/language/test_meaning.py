@@ -90,7 +90,7 @@ def test_unknown_axis_is_shown_as_the_style_guide_shows_it() -> None:
         ("REDUCE params OVER dp", ["1:8 REDUCE params is not in this release"]),
         ("REDUCE grad OVER dp", ["1:8 unknown table 'grad'"]),
         ("REDUCE grads OVER dp USING ring", ["1:28 REDUCE grads USING ring is not in this release"]),
-        ("REDUCE grads OVER dp USING tre", ["1:28 unknown route 'tre'"]),
+        ("REDUCE grads OVER dp USING trees", ["1:28 unknown route 'trees'"]),
         ("REDUCE grads OVER dp USING Tree", ["1:28 unknown route 'Tree'"]),
         ("SPLIT x OVER y\nREDUCE z OVER y USING w", [
             "1:7 unknown dim 'x'", "1:14 unknown mesh axis 'y'",

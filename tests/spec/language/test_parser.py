@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.spec import StrategyError, parse_strategy, print_program
@@ -36,6 +36,7 @@ programs = st.lists(meshes | splits | reductions, max_size=5).map(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(programs)
 def test_printed_program_parses_to_itself(program: Program) -> None:
     """Otherwise a stored strategy is another one; names may be spelt like keywords."""

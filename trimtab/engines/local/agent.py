@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ from trimtab.policy import wire
 from trimtab.terms import RunState
 
 _TICK_S = 0.1
+_DUMP_S = 0.05
+"""How long a rank that is about to be killed may take to write its stacks."""
 _DISMISSAL_S = 5.0
 """How long ranks that were dismissed may take to exit before they are killed."""
 
@@ -59,6 +62,7 @@ class Agent:
         self._connections: dict[int, _Connection] = {}
         self._last_sign_ns: dict[int, int] = {}
         self._results: dict[int, wire.Finished] = {}
+        self._num_committed = 0
         self._fingerprint: dict[str, str] | None = None
         self._end: policy.End | None = None
         self._signal: int | None = None
@@ -136,6 +140,9 @@ class Agent:
                 self._record_once("fence", epoch=fence.epoch, rank=tell.rank, reason=fence.reason)
             case wire.Form() as form if tell.rank == form.members[0]:
                 self._record("formed", **asdict(form))
+                if form.step < self._num_committed:
+                    self._record("rollback", to_step=form.step, reason="nobody who lives has a newer state")
+                self._num_committed = form.step
             case _:
                 pass
         for connection in list(self._connections.values()):
@@ -145,7 +152,15 @@ class Agent:
     def _kill(self, kill: policy.Kill) -> None:
         rank = self._ranks.get(kill.rank)
         if rank is not None and rank.incarnation == kill.incarnation:
+            self._dump_stacks()
             rank.kill_group()
+
+    def _dump_stacks(self) -> None:
+        """Have every rank that listens write its stacks into its log: a hang is explained by what all were doing."""
+        for connection in self._connections.values():
+            if connection.who is not None and not self._ranks[connection.who[0]].is_reaped:
+                os.kill(self._ranks[connection.who[0]].pid, signal.SIGUSR2)
+        time.sleep(_DUMP_S)
 
     def _spawn(self, spawn: policy.Spawn) -> None:
         launch = self._launch
@@ -280,6 +295,7 @@ class Agent:
         return "; ".join(wrong) or None
 
     def _on_commit(self, rank: int, commit: wire.Committed) -> None:
+        self._num_committed = max(self._num_committed, commit.step + 1)
         if commit.metrics:
             self._observe("step", commit.t_ns, {"step": commit.step, "rank": rank, **commit.metrics})
         fault = self._fault
@@ -424,6 +440,7 @@ class Agent:
             "devices": list(range(launch.devices)),
             "price_usd_per_hour": launch.device_price_usd_per_hour,
             "pid": os.getpid(),
+            "boot": _boot_id(),
         }
 
     def _send(self, connection: _Connection, message: wire.Message) -> None:
@@ -447,3 +464,9 @@ class Agent:
         alive = [r for r in members if r in self._ranks and not self._ranks[r].is_reaped]
         if alive and rank == alive[0]:
             self._record(kind, epoch=epoch, reason=reason)
+
+
+def _boot_id() -> str:
+    """Names this boot of the machine: monotonic times of two boots cannot be compared. Empty where unknown."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from trimtab.runtime.checkpoint.writer import ABANDON_SIGNAL
 
+WRITER_MODULE = "trimtab.runtime.checkpoint.writer"
 END_TIMEOUT_S = 5.0
 """To discard what is unfinished; a writer that hangs in a system call is killed then."""
 
@@ -31,7 +32,7 @@ class WriterProcess:
 
         Raises: OSError if that is not possible.
         """
-        command = [sys.executable, "-P", "-m", "trimtab.runtime.checkpoint.writer"]
+        command = [sys.executable, "-P", "-m", WRITER_MODULE]
         self._process = subprocess.Popen(
             [*command, str(staging_fd), str(size_bytes), str(folder)],
             bufsize=0,
@@ -96,6 +97,14 @@ class WriterProcess:
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that not even this ends
             self._process.wait(END_TIMEOUT_S)
+
+
+def is_writer(pid: int) -> bool:
+    """Whether a process of this machine is a checkpoint writer, of whichever run."""
+    try:
+        return WRITER_MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

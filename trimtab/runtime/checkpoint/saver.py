@@ -15,7 +15,7 @@ from trimtab.policy.retention import Retention, plan_pruning
 from trimtab.runtime.checkpoint.durable import free_bytes
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.loader import State
-from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess
+from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
 from trimtab.runtime.checkpoint.staging import StagingBuffer
 from trimtab.runtime.checkpoint.store import find_checkpoints
 
@@ -200,7 +200,7 @@ class Saver:
             self._writer = WriterProcess(
                 staging_fd=self._staging.fd, size_bytes=self._staging.layout.image_bytes, folder=self._folder
             )
-            self._writer.send({"remove": _abandoned(self._folder)})
+            self._writer.send({"remove": _abandoned(self._folder, self._writer)})
         except OSError as error:
             self._events.append(WriterLost(reason=f"cannot start the checkpoint writer: {error}"))
 
@@ -264,16 +264,14 @@ def _complete_steps(folder: Path) -> set[int]:
     return {found.step for found in find_checkpoints(folder) if found.is_complete}
 
 
-def _abandoned(folder: Path) -> list[str]:
-    """Unfinished folders whose writer is gone, judged by the processes of this machine."""
-    return [name for name in os.listdir(folder) if (pid := writer_of(name)) and not _is_alive(pid)]
+def _abandoned(folder: Path, writer: WriterProcess) -> list[str]:
+    """Unfinished folders that no writer on this machine is at work on; the one just started is not yet.
 
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
+    Process numbers come again, in containers even the same ones at every start: that a process lives is not
+    enough.
+    """
+    return [
+        name
+        for name in os.listdir(folder)
+        if (pid := writer_of(name)) is not None and (pid == writer.pid or not is_writer(pid))
+    ]

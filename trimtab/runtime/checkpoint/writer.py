@@ -89,11 +89,11 @@ class Requests:
 def main(arguments: list[str]) -> int:
     """Serve one trainer until it goes away."""
     fd, size_bytes, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
-    _outlive_nobody()
-    os.nice(NICENESS)
-    image = memoryview(mmap(fd, size_bytes, access=ACCESS_READ))
-    requests = Requests(sys.stdin.fileno())
     try:
+        _outlive_nobody()
+        os.nice(NICENESS)
+        image = memoryview(mmap(fd, size_bytes, access=ACCESS_READ))
+        requests = Requests(sys.stdin.fileno())
         _answer({"event": "ready"})
         while True:
             _serve(requests.next(), image, folder, requests.check)

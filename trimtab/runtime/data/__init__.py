@@ -7,7 +7,7 @@ Text to documents (``locate``, ``documents``), to tokens (``tokenizers``, ``spli
 from trimtab.runtime.data.cache import Progress
 from trimtab.runtime.data.corpus import Batch, Corpus, open_corpus, unigram_entropy
 from trimtab.runtime.data.errors import DataError, DataWarning
-from trimtab.runtime.data.packing import EMPTY, IGNORED, Packing
+from trimtab.runtime.data.packing import EMPTY, IGNORED
 from trimtab.runtime.data.samples import SampleIndex
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Corpus",
     "DataError",
     "DataWarning",
-    "Packing",
     "Progress",
     "SampleIndex",
     "open_corpus",

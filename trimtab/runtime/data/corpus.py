@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from trimtab.runtime.data.cache import OnProgress, OnWait, Recipe, open_cache
 from trimtab.runtime.data.documents import find_documents
 from trimtab.runtime.data.errors import DataError
-from trimtab.runtime.data.packing import EMPTY, IGNORED, Packing, Samples, cut
+from trimtab.runtime.data.packing import EMPTY, IGNORED, Samples, cut
 from trimtab.runtime.data.samples import SampleIndex, permutation
 from trimtab.runtime.data.tokenizers import choose_tokenizer
+from trimtab.spec import Packing
 
 # Keeps the order of evaluation apart from the order of training.
 _HELD_OUT_EPOCH = 2**32

@@ -13,13 +13,13 @@ Nothing is dropped: the last, shorter sample is filled up with targets that carr
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.runtime.data.tokenizers import Tokens
+from trimtab.spec import Packing
 
 IGNORED = -100
 """The target that carries no weight: torch's ``ignore_index`` of cross entropy."""
@@ -28,13 +28,6 @@ EMPTY = -1
 """The id of a sample without tokens."""
 
 _COUNTED_AT_ONCE = 1 << 22
-
-
-class Packing(StrEnum):
-    """How documents become samples."""
-
-    PACK = "pack"
-    PAD = "pad"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

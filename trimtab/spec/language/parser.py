@@ -38,7 +38,7 @@ USING: /using\b/i
 STAR: "*"
 NUMBER: /[0-9]+\b/
 NAME: /[a-z_][a-z0-9_]*/i
-%ignore /[ \t\r]+/
+%ignore /\s+/
 """
 """One statement. Keywords carry \b so that OVERALL is a name and not OVER followed by ALL."""
 
