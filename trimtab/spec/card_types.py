@@ -24,7 +24,6 @@ class Card(BaseModel):
         strict=True,
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
-        use_attribute_docstrings=True,
     )
 
 

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from trimtab.spec.card_types import Card, OneOf, Takes
 from trimtab.spec.cards import Job
+from trimtab.spec.docstrings import meaning_of
 
 Path = tuple[str, ...]
 
@@ -34,6 +35,14 @@ def field_at(path: Path) -> FieldInfo | None:
         return None
     card = card_at(path[:-1])
     return keys_of(card).get(path[-1]) if card else None
+
+
+def meaning_at(path: Path) -> str:
+    """What a key means, with its unit and default: the docstring under its field; empty if there is no such key."""
+    card, field = (card_at(path[:-1]), field_at(path)) if path else (None, None)
+    if card is None or field is None:
+        return ""
+    return next(meaning_of(card, name) for name, found in card.model_fields.items() if found is field)
 
 
 def phrase_of(path: Path) -> str:
