@@ -101,9 +101,9 @@ def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran
     )  # fmt: skip
     assert_same_weights(ran, undisturbed)
     members = [event["members"] for event in ran.events("formed")]
-    assert members[0] == [0, 1, 2, 3]
-    assert members[1] == [0, 2, 3]
-    assert members[-1] == [0, 1, 2, 3]
+    assert members[0] == members[-1] == [0, 1, 2, 3]
+    assert len(members) >= 2
+    assert sorted(event["rank"] for event in ran.events("spawned")) == [0, 1, 1, 2, 3]
     assert [event["behind"] for event in ran.events("healed")] == [0]
 
 
