@@ -65,8 +65,8 @@ class FirstCause:
     error: str
 
     def __str__(self) -> str:
-        """For people; steps are counted from 1 where people read them."""
-        return f"rank {self.rank} failed: {self.error} (step {self.step + 1}, {self.phase})"
+        """For people, in the words of the local engine's agent."""
+        return f"rank {self.rank} failed: {self.error}"
 
 
 def first_cause(folder: Path, incarnation: int) -> FirstCause | None:
