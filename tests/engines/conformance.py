@@ -167,7 +167,7 @@ class EngineConformance:
             pids = set(run.pids(2).values())
             run.process.kill()
             wait_for(lambda: not pids & set(processes_of(run.name)), 5)
-            assert_nothing_is_left(run, set(), limit_s=40)
+            assert_nothing_is_left(run, set(), limit_s=10)
 
     def test_a_killed_rank_costs_what_the_engine_says(
         self, trimtab: Trimtab, workplace: Path, alone: Ran

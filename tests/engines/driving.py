@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TWO_RANKS = ("--set", "orchestration.devices=2", "--set", "fault_tolerance.checkpoint.every=4")
-SLOW = ("--inject", "slow:rank=0,step=5,factor=40")
+SLOW = ("--inject", "slow:rank=0,step=5,factor=20")
 """Makes every step from the sixth on take a good part of a second."""
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.engines.conformance import EngineConformance, launch
 from trimtab.engines import load_engine
 from trimtab.engines.errors import LaunchError
-from trimtab.engines.torchrun.rank_records import RankJournals, first_cause, read_results
+from trimtab.engines.torchrun.rank_records import RankJournals, broken_collective, first_cause, read_results
 from trimtab.engines.torchrun.request import torchrun_request
 from trimtab.ledger import encode_event
 
@@ -77,3 +79,36 @@ def test_a_report_of_another_attempt_is_not_taken_for_this_one(tmp_path: Path):
     assert read_results(tmp_path, 1) == {"attempt": 1, "state": "done"}
     assert read_results(tmp_path, 2) is None
     assert first_cause(tmp_path, 0) is None
+
+
+def test_a_broken_collective_is_not_the_first_cause(tmp_path: Path):
+    """The peer of a rank that failed may be quicker to write than the rank itself."""
+    errors = tmp_path / "errors"
+    errors.mkdir()
+    echo = {"rank": 0, "step": 5, "phase": "reduce", "error": "all_to_all broke"}
+    (errors / "attempt-3-collective.json").write_text(json.dumps(echo))
+    assert first_cause(tmp_path, 3) is None
+    (errors / "attempt-3.json").write_text(json.dumps({**echo, "rank": 1, "error": "ValueError: bad record"}))
+    assert str(first_cause(tmp_path, 3)) == "rank 1 failed: ValueError: bad record"
+    assert str(broken_collective(tmp_path, 3)) == "rank 0 failed: all_to_all broke"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_failed", [True, False])
+def test_an_error_of_a_rank_is_not_paid_again(tmp_path: Path, is_failed: bool):
+    """Torchrun starts all ranks again after any error; one that will come again must not cost another start of torch."""
+    torchrun_request(launch(tmp_path)).write_settings()
+    (tmp_path / "errors").mkdir()
+    kind = "" if is_failed else "-collective"
+    cause = {"rank": 1, "step": 5, "phase": "compute", "error": "ValueError: bad record"}
+    (tmp_path / "errors" / f"attempt-0{kind}.json").write_text(json.dumps(cause))
+    command = [sys.executable, "-X", "importtime", "-m", "trimtab.runtime.elastic_worker", str(tmp_path)]
+    ended = subprocess.run(
+        command, env={**os.environ, "RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    log = (tmp_path / "logs" / "rank-0-1.log").read_text()
+    assert ("not started again: rank 1 failed: ValueError: bad record" in log) is is_failed
+    if is_failed:
+        assert not re.search(r"\|\s+torch$", log, re.MULTILINE), "it ended before torch was imported"
+    assert "working_folder" in log or is_failed, "the other goes on, as far as these settings lead it"

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def main() -> None:
         incarnation=settings["launcher"]["first_incarnation"]
         + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
     )
-    _end_with([settings["launcher"]["pid"], os.getppid()])
+    _end_with(settings["launcher"]["pid"])
     _log_to(folder / "logs" / f"rank-{me.rank}-{me.incarnation}.log")
     _fail_if_it_would_fail_again(me)
     os.chdir(settings["working_folder"])
@@ -153,17 +153,21 @@ def _log_to(path: Path) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
-def _end_with(pids: Sequence[int]) -> None:
-    """Exit as soon as one of these processes is gone: nobody would end this rank then."""
-    ends = select.poll()
-    for pid in pids:
-        try:
-            ends.register(os.pidfd_open(pid), select.POLLIN)
-        except ProcessLookupError:
-            os._exit(_LAUNCHER_LOST_EXIT)
+def _end_with(launcher_pid: int) -> None:
+    """Exit as soon as the parent, or the process that started it, is gone: nobody would end this rank then.
+
+    A parent that is left alone is told to end, too; it would start all ranks again for nothing.
+    """
+    try:
+        parent = os.pidfd_open(os.getppid())
+        launcher = os.pidfd_open(launcher_pid)
+    except ProcessLookupError:
+        os._exit(_LAUNCHER_LOST_EXIT)
 
     def wait() -> None:
-        ends.poll()
+        ended, _, _ = select.select([parent, launcher], [], [])
+        if parent not in ended:
+            signal.pidfd_send_signal(parent, signal.SIGTERM)
         os._exit(_LAUNCHER_LOST_EXIT)
 
     threading.Thread(target=wait, daemon=True, name="launcher-watch").start()
