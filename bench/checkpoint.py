@@ -68,7 +68,7 @@ def main() -> int:
 
 def extra_ms(name: str, options: argparse.Namespace, details: list[dict[str, Any]]) -> float:
     """Milliseconds that a save adds, median over the saves of one process."""
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         command = [
             sys.executable, str(SCRIPTS[name]), "--way", name, "--folder", folder,
             "--megabytes", str(options.megabytes), "--saves", str(options.saves), "--steps", str(options.steps),

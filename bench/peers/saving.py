@@ -44,7 +44,7 @@ class Loop:
         self.state = {f"tensor-{number:02}": torch.randn(elements) for number in range(NUM_TENSORS)}
         self._tensors = list(self.state.values())
         self._weights = torch.randn(_WIDTH, _WIDTH, requires_grad=True)
-        self._inputs = torch.randn(512, _WIDTH)
+        self._inputs = torch.randn(128, _WIDTH)
         self._count = 0
 
     def run(self, steps: int) -> float:

@@ -37,14 +37,24 @@ def test_the_module_lives_in_the_flat_vector() -> None:
     state.parameters.fill_(0.5)
     assert all(bool((p == 0.5).all()) for p in module.parameters())
     leaf = torch.zeros(state.num_elements)
-    state.collect_gradients_in(leaf)
     module(torch.ones(2, 5)).sum().backward()
-    assert float(leaf.abs().sum()) > 0
+    state.move_gradients_to(leaf)
+    once = leaf.clone()
+    assert float(once.abs().sum()) > 0
     module(torch.ones(2, 5)).sum().backward()
-    doubled = leaf.clone()
-    leaf.zero_()
-    module(torch.ones(2, 5)).sum().backward()
-    torch.testing.assert_close(doubled, 2 * leaf)
+    torch.testing.assert_close(leaf, 2 * once)
+
+
+def test_a_parameter_without_a_gradient_gives_zeros() -> None:
+    """A leaf is recycled: what an earlier share left in it must not be added again."""
+    state, module = make_state()
+    leaf = torch.full((state.num_elements,), 7.0)
+    state.drop_gradients()
+    module[0](torch.ones(2, 5)).sum().backward()
+    state.move_gradients_to(leaf)
+    views = state.named_views(leaf)
+    assert float(views["2.weight"].abs().sum()) == 0
+    assert float(views["0.weight"].abs().sum()) > 0
 
 
 def test_views_of_the_two_groups_are_the_views_of_the_whole() -> None:

@@ -113,6 +113,70 @@ def test_one_rank_that_is_told_to_stop_stops_all_at_one_step(trimtab: Trimtab, w
     assert (folder / "checkpoints" / f"step-{steps}" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("phase", "arguments"),
+    [
+        ("start", ()),
+        (
+            "evaluation",
+            ("--set", "train.evaluate.every=3", "--inject", "sleep:rank=1,step=3,class=evaluation,ms=3000"),
+        ),
+        ("reform", ("--inject", "kill:rank=3,step=2", *SLOW)),
+    ],
+)
+def test_a_stop_outside_the_main_loop_is_not_lost(
+    trimtab: Trimtab, workplace: Path, phase: str, arguments: tuple[str, ...]
+) -> None:
+    """CKP-20: a checkpoint of the last finished step exists, whatever the run was doing when the signal came."""
+    before = run_names(workplace)
+    with started(workplace, *SAVING, *arguments) as process:
+        folder = new_run(workplace, before)
+        if phase == "start":
+            wait_for(lambda: (folder / "logs").exists() or None)
+        elif phase == "evaluation":
+            wait_for(lambda: has_committed(folder, 2))
+        else:
+            wait_for(lambda: '"event":"fault"' in (folder / "journal" / "agent-1.jsonl").read_text() or None)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=40)
+    document = json.loads(out)
+    assert (process.returncode, document["state"]) == (143, "stopped")
+    assert document["steps"] < 12
+    assert (folder / "checkpoints" / f"step-{document['steps']}" / "manifest.json").exists()
+
+
+def test_evaluation_leaves_no_trace(trimtab: Trimtab, in_one_piece: Ran) -> None:
+    """OBS-07: order of samples, random state and weights are those of a run that never evaluates."""
+    ran = trimtab("run", "tiny.yaml", "--json", *SAVING, "--set", "train.evaluate.every=3")
+    assert ran.document["weights_sha256"] == in_one_piece.document["weights_sha256"]
+    scores = [event["loss"] for event in ran.events("evaluation", "rank-0-*")]
+    assert len(scores) == 4
+    assert scores[-1] == in_one_piece.document["eval_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fifty_losses_and_rejoins(trimtab: Trimtab) -> None:
+    """FT-07: a newcomer takes the state of one step from a peer that goes on training; replicas end bit-equal."""
+    steps = 2500
+    long = ("--set", f"train.steps={steps}", "--set", "orchestration.devices=2", "--set", "train.batch=4",
+            "--set", "train.microbatch=1")  # fmt: skip
+    kills = [a for step in range(0, steps, 1) for a in ("--inject", f"kill:rank=1,step={step}")]
+    ran = trimtab(
+        "run", "tiny.yaml", "--json", *long, "--set", "fault_tolerance.replace=true", "--set",
+        "fault_tolerance.restarts.node_loss=50", *kills, "--inject", "slow:rank=0,factor=40", timeout=800, check=None,
+    )  # fmt: skip
+    calm = trimtab("run", "tiny.yaml", "--json", *long, timeout=300)
+    num_rejoined = len(ran.events("healed"))
+    assert num_rejoined >= 20
+    if ran.document["state"] == "done":
+        assert ran.document["weights_sha256"] == calm.document["weights_sha256"]
+    rows = {(e["step"], e["loss"]) for e in ran.events("commit")}
+    assert rows <= {(e["step"], e["loss"]) for e in calm.events("commit")}, (
+        "a mixed state would show in the loss"
+    )
+
+
 def test_crashed_twice_inside_an_epoch_and_resumed_twice(trimtab: Trimtab) -> None:
     """CKP-02, CKP-03, CKP-04: the order of samples belongs to the epoch, and a second resume goes on from the first."""
     one = ("--set", "orchestration.devices=1", "--set", "fault_tolerance.restarts.node_loss=0")

@@ -124,6 +124,16 @@ def test_the_cut_of_a_ragged_batch_does_not_weigh_samples(
     assert_curves_match(run_steps(cut, 10), run_steps(whole, 10), 1e-5)
 
 
+@pytest.mark.parametrize(("num_shares", "microbatch"), [(1, 8), (4, 1)])
+def test_the_rate_is_asked_for_once_a_step(tmp_path: Path, num_shares: int, microbatch: int) -> None:
+    """NUM-14: a schedule that advances with every microbatch would end its warm-up early."""
+    runner, _, _ = make_runner(tmp_path, num_shares=num_shares, microbatch=microbatch)
+    asked: list[int] = []
+    runner._learning_rate = lambda step: asked.append(step) or 0.1  # type: ignore[func-returns-value]
+    run_steps(runner, 4)
+    assert asked == [0, 1, 2, 3]
+
+
 def test_gradient_is_the_mean_over_valid_tokens(tmp_path: Path) -> None:
     """Per parameter, against plain torch on the whole batch: one factor, applied once."""
     runner, state, model = make_runner(tmp_path, num_shares=4, microbatch=1)

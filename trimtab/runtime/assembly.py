@@ -107,7 +107,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         link=link,
         watch=watch,
         runner=runner,
-        evaluator=build_evaluator(job, corpus, model, watch, device),
+        evaluator=build_evaluator(job, corpus, model, link, watch, device),
         state=state,
         optimizer=optimizer,
         keeper=keeper,
@@ -217,7 +217,7 @@ def flops_per_token(job: Job, model: Model) -> float:
 
 
 def build_evaluator(
-    job: Job, corpus: Corpus, model: Model, watch: LinkWatch, device: torch.device
+    job: Job, corpus: Corpus, model: Model, link: Link, watch: LinkWatch, device: torch.device
 ) -> Evaluator | None:
     """The scorer of the first held-out batches; None if nothing is held out."""
     if not corpus.num_held_out:
@@ -228,4 +228,4 @@ def build_evaluator(
     for start in range(0, num_samples, size):
         tokens, targets = corpus.held_out_batch(start, min(size, num_samples - start))
         batches.append((torch.from_numpy(tokens).to(device), torch.from_numpy(targets).to(device)))
-    return Evaluator(model=model, batches=batches, watch=watch)
+    return Evaluator(model=model, batches=batches, watch=watch, is_cut_short=lambda: link.is_stop_wanted)

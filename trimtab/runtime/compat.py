@@ -17,6 +17,11 @@ PrefixStore: Any = dist.__dict__["PrefixStore"]
 """As ``TCPStore``."""
 
 
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy every source into its target, in as few kernel launches as the device allows."""
+    torch._foreach_copy_(targets, sources)
+
+
 def all_to_all(
     group: Any, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int]
 ) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trimtab.plan import ALIGNMENT
+from trimtab.runtime import compat
 
 LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, BORDER_REQUESTS = range(4)
 """Positions inside the tail that travels behind the gradients: sums, and requests that all must agree on."""
@@ -83,10 +84,24 @@ class FlatState:
             views[entry.name] = flat[start : start + entry.numel].view(entry.shape)
         return views
 
-    def collect_gradients_in(self, leaf: Tensor) -> None:
-        """Make every following backward pass add into ``leaf`` (at least ``num_elements`` long)."""
-        for entry, parameter in zip(self.entries, self._modules, strict=True):
-            parameter.grad = self.view(leaf, entry)
+    def drop_gradients(self) -> None:
+        """Let the next backward pass make new gradients."""
+        for parameter in self._modules:
+            parameter.grad = None
+
+    def move_gradients_to(self, leaf: Tensor) -> None:
+        """Copy the gradients into ``leaf`` (at least ``num_elements`` long); later backward passes add to it there.
+
+        Cheaper than adding the first ones to zeros: two passes over memory instead of four.
+        """
+        views = [self.view(leaf, entry) for entry in self.entries]
+        found = [(view, p.grad) for view, p in zip(views, self._modules, strict=True)]
+        compat.copy_each([v for v, g in found if g is not None], [g for _, g in found if g is not None])
+        for view, gradient in found:
+            if gradient is None:  # a parameter that this microbatch does not reach
+                view.zero_()
+        for view, parameter in zip(views, self._modules, strict=True):
+            parameter.grad = view
 
     def groups(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """The decayed and the other part of a vector of this layout."""

@@ -196,9 +196,9 @@ class StepRunner:
 
     def _compute_share(self, step: int, share: int) -> Tensor:
         leaf = self._free.pop() if self._free else self._new_leaf()
-        leaf.zero_()
-        self._state.collect_gradients_in(leaf)
         tail = leaf[self._state.num_elements : self._length]
+        tail.zero_()
+        self._state.drop_gradients()
         num_parts = self._rules.num_shares or self._group_size()
         first, end = _part(self._rules.batch, num_parts, share)
         outer = self._recorder.switch(Clock.INPUT_WAIT)
@@ -212,6 +212,8 @@ class StepRunner:
             self._keyed.start_microbatch(seed=self._rules.seed, step=step, share=share, microbatch=number)
             loss, count = self._model.loss_sum(tokens, targets)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            if number == 0:
+                self._state.move_gradients_to(leaf)
             tail[LOSS_SUM] += loss.detach()
             tail[NUM_TARGETS] += count
             self.work.tokens += tokens.numel()
@@ -220,7 +222,7 @@ class StepRunner:
         self._faults.in_timer(Clock.COMPUTE, step)
         self._faults.at_phase(Phase.COMPUTE, step)
         if self._faults.poisons(step):
-            leaf[: self._state.num_elements].fill_(math.nan)
+            leaf[:1].fill_(math.nan)
         return leaf
 
     def _request(self, position: int, wanted: bool) -> None:

@@ -272,7 +272,11 @@ class Trainer:
         if self._evaluator is None or self._evaluated_at == self._committed:
             return
         with self._recorder.within(Clock.EVALUATION):
-            self._eval_loss, targets = self._evaluator.score(group, self._committed)
+            self._faults.in_timer(Clock.EVALUATION, self._committed)
+            loss, targets = self._evaluator.score(group, self._committed)
+        if not targets:
+            return  # given up: somebody wants the run to stop
+        self._eval_loss = loss
         self._evaluated_at = self._committed
         self._keeper.note_evaluation(self._committed, self._eval_loss)
         if group.members[0] == self._rank:

@@ -12,13 +12,18 @@ from typing import Any
 
 from trimtab.policy.wire import Failed
 from trimtab.runtime.agent_link import AgentLink
+from trimtab.runtime.lifeline import die_with_parent
 from trimtab.runtime.recorder import Recorder
 from trimtab.terms import InputError, TrimtabError
 
 
 def main() -> None:
     """Be a rank until the agent dismisses it; exits 1 after an error of its own, having told the agent first."""
-    ticket = json.loads(sys.stdin.readline())
+    die_with_parent(signal.SIGKILL)
+    line = sys.stdin.readline()
+    if not line:  # the agent died before it had said anything
+        return
+    ticket = json.loads(line)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     signal.signal(

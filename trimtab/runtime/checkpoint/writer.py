@@ -19,7 +19,6 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
 The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
 """
 
-import ctypes
 import errno
 import fcntl
 import hashlib
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, write_all
+from trimtab.runtime.lifeline import die_with_parent
 
 NICENESS = 10
 """The trainer's own threads come first; on an idle core it makes no difference."""
@@ -46,7 +46,6 @@ SLOW_CHUNK_S = 0.1
 ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 """Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
 send to a whole process group as a notice of preemption."""
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class TrainerGoneError(Exception):
@@ -106,10 +105,9 @@ def _outlive_nobody() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole process group
     signal.signal(ABANDON_SIGNAL, _abandon)
-    if sys.platform == "linux":
-        # The end of stdin does not come while a forked child of the trainer, such as a data loader, holds
-        # the other end; this does. Not SIGKILL, which would leave the unfinished folder behind.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ABANDON_SIGNAL)
+    # The end of stdin does not come while a forked child of the trainer, such as a data loader, holds the other
+    # end; this does. Not SIGKILL, which would leave the unfinished folder behind.
+    die_with_parent(ABANDON_SIGNAL)
 
 
 def _abandon(*_: object) -> None:
