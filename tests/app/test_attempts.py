@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.app.attempts import exit_code_of
-from trimtab.engines.local.agent import Outcome
+from trimtab.engines import Outcome
 from trimtab.terms import ExitCode, RunState
 
 

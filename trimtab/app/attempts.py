@@ -24,13 +24,12 @@ from trimtab.app.run_folders import (
     next_incarnation,
     next_run,
 )
+from trimtab.engines import Outcome, load_engine
 from trimtab.engines.launch import Launch, inherited_environment
-from trimtab.engines.local.agent import Agent, Outcome
-from trimtab.engines.torchrun import torchrun_request
 from trimtab.runtime.data.errors import DataWarning
 from trimtab.runtime.data.locate import locate
 from trimtab.runtime.data.tokenizers import choose_tokenizer
-from trimtab.spec import Engine, Job, LoadedJob
+from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import Injection, parse_injections
 from trimtab.spec.resolved import REDACTED, is_secret
 from trimtab.terms import ExitCode, RunState
@@ -86,19 +85,15 @@ def refuse_missing_data(job: Job) -> None:
 def run_attempt(loaded: LoadedJob, folder: Path, injections: Sequence[Injection], wishes: Wishes) -> int:
     """Make the next attempt of a run, under the engine that its job names; returns the exit code.
 
-    Under torchrun this process becomes torchrun and does not return.
-
     Raises: RunStateError if somebody is at work in the run; LaunchError if a process could not be started.
     """
-    is_torchrun = loaded.job.orchestration.engine is Engine.TORCHRUN
-    with at_work(folder, outlives_exec=is_torchrun):
+    engine = load_engine(loaded.job.orchestration.engine)
+    with at_work(folder):
         launch = launch_of(loaded, folder, injections)
         say(f"run {launch.run}, attempt {launch.attempt}, in {launch.folder}")
-        if is_torchrun:
-            torchrun_request(launch).send()
         num_steps = loaded.job.train.steps
         with open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json) as observe:
-            outcome = Agent(launch, observe).run()
+            outcome = engine.run(launch, observe)
         report = folder_report(folder, outcome.results)
         write_report(folder, report)
     print_report(report, is_json=wishes.is_json)
@@ -134,8 +129,7 @@ def exit_code_of(outcome: Outcome) -> ExitCode:
 def _print_plan(loaded: LoadedJob, launch: Launch, wishes: Wishes) -> None:
     shown = {name: REDACTED if is_secret(name) else value for name, value in launch.environment.items()}
     launch = replace(launch, environment=shown)
-    is_torchrun = loaded.job.orchestration.engine is Engine.TORCHRUN
-    request = torchrun_request(launch) if is_torchrun else launch
+    request = load_engine(loaded.job.orchestration.engine).request(launch)
     if not wishes.is_json:
         print(request.describe())
         return
@@ -143,7 +137,7 @@ def _print_plan(loaded: LoadedJob, launch: Launch, wishes: Wishes) -> None:
         {
             "run": launch.run,
             "directory": str(launch.folder),
-            "processes": 1 if is_torchrun else launch.devices,
+            "processes": request.num_processes,
             "command": request.command(),
             "environment": shown,
             "settings": launch.rank_settings,

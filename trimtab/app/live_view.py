@@ -16,8 +16,8 @@ from rich.text import Text
 
 from trimtab.app.progress import Progress, step_line
 from trimtab.app.run_records import CLOCKS_FOLDER, read_clock_files
+from trimtab.engines import Observer
 from trimtab.engines.launch import Launch
-from trimtab.engines.local.agent import Observer
 from trimtab.terms import Clock, format_seconds
 
 _LINE_INTERVAL_NS = 1_000_000_000

@@ -91,12 +91,8 @@ def next_incarnation(folder: Path) -> int:
 
 
 @contextmanager
-def at_work(folder: Path, *, outlives_exec: bool = False) -> Iterator[None]:
+def at_work(folder: Path) -> Iterator[None]:
     """Be the one process that works in a run's folder, as long as the block lasts.
-
-    Args:
-        folder: Of the run.
-        outlives_exec: Whether the lock passes to the program that replaces this one.
 
     Raises: RunStateError naming the process that is at work there.
     """
@@ -111,7 +107,6 @@ def at_work(folder: Path, *, outlives_exec: bool = False) -> Iterator[None]:
             ) from None
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
-        os.set_inheritable(lock, outlives_exec)
         yield
     finally:
         os.close(lock)

@@ -71,6 +71,11 @@ class Launch:
     device_price_usd_per_hour: float | None = None
     agent_address: tuple[str, int] = ("127.0.0.1", 0)
 
+    @property
+    def num_processes(self) -> int:
+        """One for each device."""
+        return self.devices
+
     def describe(self) -> str:
         """Everything that would be started, for people: the command, then the environment and the settings."""
         lines = [f"{self.devices} x {' '.join(self.command())}", "environment:"]

@@ -225,7 +225,8 @@ def prove(token: str, *, rank: int, incarnation: int) -> str:
 
 def is_proven(hello: Hello, token: str) -> bool:
     """Whether the sender of this Hello knows the run's token; compared in constant time."""
-    return hmac.compare_digest(hello.proof, prove(token, rank=hello.rank, incarnation=hello.incarnation))
+    expected = prove(token, rank=hello.rank, incarnation=hello.incarnation)
+    return hmac.compare_digest(hello.proof.encode(), expected.encode())
 
 
 def _decode_body(body: bytes) -> Message:
@@ -233,13 +234,15 @@ def _decode_body(body: bytes) -> Message:
         name, values = json.loads(body)
         kind = _KINDS[name]
         return kind(**{key: _typed(kind, key, value) for key, value in values.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"no message of this version: {body[:120]!r} ({error})") from error
 
 
 def _typed(kind: type[Message], key: str, value: object) -> object:
     """JSON knows neither tuples nor enums; the field's own type says what it was."""
     hint = typing.get_type_hints(kind)[key]
+    if hint in (int, str, bool) and type(value) is not hint:
+        raise TypeError(f"{key} is {value!r}, not of type {hint.__name__}")
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         return tuple(value)
     if hint is Phase:

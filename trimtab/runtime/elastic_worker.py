@@ -1,39 +1,176 @@
-"""`python -m trimtab.runtime.elastic_worker RUN`: one rank that torchrun (or another launcher) started."""
+"""`python -m trimtab.runtime.elastic_worker RUN`: one rank that torchrun (or another launcher) started.
 
+What needs torch is imported late: signals must be heard from the beginning, and a rank that has nothing to do must
+end before it has paid for torch.
+"""
+
+import faulthandler
 import json
 import os
+import select
 import signal
 import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trimtab.runtime.recorder import Recorder
+_LAUNCHER_LOST_EXIT = 75
+"""Exit code of a rank whose launcher is gone (EX_TEMPFAIL): it must not train on unwatched."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Self:
+    """Who this rank is, and in whose name it works."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    rank: int
+    incarnation: int
+
+    @property
+    def first_incarnation(self) -> int:
+        """Of this attempt of the run; the launcher's restarts count on from there."""
+        return int(self.settings["launcher"]["first_incarnation"])
 
 
 def main() -> None:
-    """Train until the end; SIGTERM saves and ends at the next step border. Errors end the process with a traceback."""
+    """Train until the end; SIGTERM saves and ends at the next step border. Exits 1 after an error."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
     folder = Path(sys.argv[1])
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    me = _Self(
+        folder=folder,
+        settings=settings,
+        rank=int(os.environ["RANK"]),
+        incarnation=settings["launcher"]["first_incarnation"]
+        + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
+    _end_with(settings["launcher"]["pid"])
+    _log_to(folder / "logs" / f"rank-{me.rank}-{me.incarnation}.log")
+    _fail_if_it_would_fail_again(me)
     os.chdir(settings["working_folder"])
+    code = _work(me, stop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as under the agent: teardown of the group may block
+
+
+def _work(me: _Self, stop: threading.Event) -> int:
+    from trimtab.runtime.recorder import Recorder
+
+    recorder = Recorder(me.folder, rank=me.rank, incarnation=me.incarnation)
+    recorder.event("started", pid=os.getpid())
 
     from trimtab.runtime.assembly import assemble
+    from trimtab.runtime.errors import CollectiveError
     from trimtab.runtime.launcher_link import LauncherLink
 
-    shares = settings["job"]["fault_tolerance"]["shares"]
-    link = LauncherLink(os.environ, folder=folder, num_shares=0 if shares == "off" else int(shares))
+    shares = me.settings["job"]["fault_tolerance"]["shares"]
+    link = LauncherLink(
+        os.environ,
+        folder=me.folder,
+        attempt=me.settings["launcher"]["attempt"],
+        num_shares=0 if shares == "off" else int(shares),
+    )
 
-    def stop(_number: int, _frame: object) -> None:
+    def ask_to_stop(_number: int, _frame: object) -> None:
         link.is_stop_wanted = True
 
-    signal.signal(signal.SIGTERM, stop)
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    recorder = Recorder(folder, rank=link.rank, incarnation=attempt)
-    assemble(
-        {"rank": link.rank, "folder": str(folder), "settings": settings, "incarnation": attempt},
-        recorder,
-        link,
-    ).run()
-    sys.stdout.flush()
-    os._exit(0)  # as under the agent: teardown of the group may block
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask_to_stop)
+    link.is_stop_wanted |= stop.is_set()
+    ticket = {
+        "rank": me.rank,
+        "folder": str(me.folder),
+        "settings": me.settings,
+        "incarnation": me.incarnation,
+    }
+    code = 0
+    try:
+        assemble(ticket, recorder, link).run()
+    except Exception as error:  # noqa: BLE001 - whatever it is, whoever started us must find the first cause
+        traceback.print_exc()
+        sys.stderr.flush()
+        kind = "-collective" if isinstance(error, CollectiveError) else ""
+        cause = {
+            "rank": me.rank,
+            "step": link.progress.step,
+            "phase": link.progress.phase.value,
+            "error": _text(error),
+        }
+        _write_once(_errors(me) / f"attempt-{me.incarnation}{kind}.json", json.dumps(cause))
+        code = 1
+    recorder.event("ended", code=code)
+    return code
+
+
+def _text(error: Exception) -> str:
+    from trimtab.terms import TrimtabError
+
+    return str(error) if isinstance(error, TrimtabError) else f"{type(error).__name__}: {error}"
+
+
+def _errors(me: _Self) -> Path:
+    return me.folder / "errors"
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write a file whole, unless another rank was first."""
+    path.parent.mkdir(exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        pass
+    finally:
+        unfinished.unlink()
+
+
+def _fail_if_it_would_fail_again(me: _Self) -> None:
+    """End at once if a rank of an earlier incarnation raised an error of its own: it would only be paid again."""
+    for number in range(me.first_incarnation, me.incarnation):
+        path = _errors(me) / f"attempt-{number}.json"
+        if path.exists():
+            cause = json.loads(path.read_text(encoding="utf-8"))
+            sys.exit(f"not started again: rank {cause['rank']} failed: {cause['error']}")
+
+
+def _log_to(path: Path) -> None:
+    """Send everything that this process and its children print to a file, stacks on SIGUSR2 included."""
+    path.parent.mkdir(exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(log, stream.fileno())
+    os.close(log)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+
+
+def _end_with(launcher_pid: int) -> None:
+    """Exit as soon as the parent, or the process that started it, is gone: nobody would end this rank then.
+
+    A parent that is left alone is told to end, too; it would start all ranks again for nothing.
+    """
+    try:
+        parent = os.pidfd_open(os.getppid())
+        launcher = os.pidfd_open(launcher_pid)
+    except ProcessLookupError:
+        os._exit(_LAUNCHER_LOST_EXIT)
+
+    def wait() -> None:
+        ended, _, _ = select.select([parent, launcher], [], [])
+        if parent not in ended:
+            signal.pidfd_send_signal(parent, signal.SIGTERM)
+        os._exit(_LAUNCHER_LOST_EXIT)
+
+    threading.Thread(target=wait, daemon=True, name="launcher-watch").start()
 
 
 if __name__ == "__main__":

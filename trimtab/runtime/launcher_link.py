@@ -26,18 +26,21 @@ class LauncherLink:
             TORCHELASTIC_RESTART_COUNT counts the launcher's attempts, TORCHELASTIC_USE_AGENT_STORE says that the
             launcher itself listens at the master's port.
         folder: The run's folder; the first rank writes ``report.json`` there.
+        attempt: Of the run, from 1; the report names it.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, folder: Path, num_shares: int) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *, folder: Path, attempt: int, num_shares: int
+    ) -> None:
         self.progress = Progress()
         self.interrupt = Interrupt()
         self.is_stop_wanted = False
         self.is_border_wanted = False
-        self._folder, self._num_shares = folder, num_shares
+        self._folder, self._attempt, self._num_shares = folder, attempt, num_shares
         self.rank = _number(environment, "RANK")
         self._world_size = _number(environment, "WORLD_SIZE")
         self._master = (environment.get("MASTER_ADDR", "127.0.0.1"), _number(environment, "MASTER_PORT"))
-        self._attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._num_restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._launcher_listens = environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
         self._committed = 0
         self._is_formed = False
@@ -48,13 +51,13 @@ class LauncherLink:
     def send(self, message: Message) -> None:
         """Keep what the next form needs; the first rank prints the loss and writes the report.
 
-        Raises: RankError when the epoch broke: there is no agent to form another.
+        Raises: CollectiveError when the epoch broke: there is no agent to form another.
         """
         match message:
             case Parked():
                 self._committed = message.committed
             case Trouble():
-                raise RankError(f"{message.error}; the launcher must start all ranks again")
+                raise CollectiveError(f"{message.error}; the launcher must start all ranks again")
             case Committed() if message.metrics:
                 print(json.dumps({"step": message.step, **message.metrics}), flush=True)  # noqa: T201 - the launcher's log
             case Finished() if self.rank == 0:
@@ -69,7 +72,7 @@ class LauncherLink:
         self._is_formed = True
         members = tuple(range(self._world_size))
         return Form(
-            epoch=self._attempt,
+            epoch=self._num_restarts,
             members=members,
             store_host=self._master[0],
             store_port=self._master[1],
@@ -99,6 +102,7 @@ class LauncherLink:
         report = {
             "run": self._folder.name,
             "directory": str(self._folder),
+            "attempt": self._attempt,
             "state": state.value,
             **finished.results,
         }

@@ -11,15 +11,14 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
+from trimtab.engines.agent_journal import AgentJournal
+from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
-from trimtab.ledger import encode_event, read_clocks
+from trimtab.engines.stop_signals import StopSignals
+from trimtab.ledger import read_clocks
 from trimtab.policy import membership as policy
 from trimtab.policy import wire
 from trimtab.terms import RunState
@@ -29,19 +28,6 @@ _DUMP_S = 0.05
 """How long a rank that is about to be killed may take to write its stacks."""
 _DISMISSAL_S = 5.0
 """How long ranks that were dismissed may take to exit before they are killed."""
-
-Observer = Callable[[str, int, dict[str, Any]], None]
-"""Told of everything worth seeing: kind, nanoseconds, fields. Called on the agent's thread; must not block."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How an attempt ended. ``results`` are the ranks' own; ``signal_number`` is what asked it to stop, if any did."""
-
-    state: RunState
-    error: str | None
-    results: dict[str, Any]
-    signal_number: int | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,20 +60,13 @@ class Agent:
             limits=launch.limits,
             is_replacing=launch.is_replacing,
         )
-        folder = launch.folder / "journal"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._journal = os.open(
-            folder / f"agent-{launch.attempt}.jsonl",
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
-            0o644,
-        )
+        self._journal = AgentJournal(launch, observe)
+        self._record = self._journal.record
 
     def run(self) -> Outcome:
         """Start the ranks and stay until the last process is gone. Leaves no process, socket or file behind."""
-        self._record("run", **self._describe())
-        for device in range(self._launch.devices):
-            self._record("allocated", device=device)
-        previous = self._take_signals()
+        self._journal.begin()
+        self._signals = StopSignals(self._selector, self._on_signal)
         self._listen()
         try:
             for rank in range(self._launch.devices):
@@ -97,8 +76,7 @@ class Agent:
             self._dismiss()
         finally:
             self._kill_everything()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            self._journal.end(self._outcome())
             self._close()
         return self._outcome()
 
@@ -352,19 +330,7 @@ class Agent:
 
     # Signals and ends.
 
-    def _take_signals(self) -> dict[int, Any]:
-        reader, writer = socket.socketpair()
-        for end in (reader, writer):
-            end.setblocking(False)
-        self._wakeup = (reader, writer)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        self._selector.register(reader, selectors.EVENT_READ, lambda: reader.recv(64))
-        return {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        }
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._signal is not None:
             self._end = policy.End(is_failed=True, error="stopped by force: a second signal arrived")
             return
@@ -398,19 +364,14 @@ class Agent:
                     signal=max(-code, 0),
                     log=str(rank.log),
                 )
-        for device in range(self._launch.devices):
-            self._record("released", device=device)
-        self._record("finished", state=self._outcome().state.value, error=self._outcome().error)
 
     def _close(self) -> None:
-        signal.set_wakeup_fd(-1)
+        self._signals.close()
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._listener.close()
-        for end in self._wakeup:
-            end.close()
         self._selector.close()
-        os.close(self._journal)
+        self._journal.close()
 
     def _outcome(self) -> Outcome:
         end = self._end or policy.End(is_failed=True, error="the agent itself failed")
@@ -432,17 +393,6 @@ class Agent:
 
     # Small things.
 
-    def _describe(self) -> dict[str, Any]:
-        launch = self._launch
-        return {
-            "run": launch.run,
-            "attempt": launch.attempt,
-            "devices": list(range(launch.devices)),
-            "price_usd_per_hour": launch.device_price_usd_per_hour,
-            "pid": os.getpid(),
-            "boot": _boot_id(),
-        }
-
     def _send(self, connection: _Connection, message: wire.Message) -> None:
         try:
             connection.socket.sendall(wire.encode(message))
@@ -454,19 +404,8 @@ class Agent:
             self._selector.unregister(connection.socket)
             connection.socket.close()
 
-    def _record(self, kind: str, *, at_ns: int | None = None, **fields: Any) -> None:
-        t_ns = time.monotonic_ns() if at_ns is None else at_ns
-        os.write(self._journal, encode_event(kind, t_ns, **fields))
-        self._observe(kind, t_ns, fields)
-
     def _record_once(self, kind: str, *, epoch: int, rank: int, reason: str) -> None:
         members = self._state.roster
         alive = [r for r in members if r in self._ranks and not self._ranks[r].is_reaped]
         if alive and rank == alive[0]:
             self._record(kind, epoch=epoch, reason=reason)
-
-
-def _boot_id() -> str:
-    """Names this boot of the machine: monotonic times of two boots cannot be compared. Empty where unknown."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

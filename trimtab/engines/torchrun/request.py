@@ -1,19 +1,14 @@
-"""The request to torchrun: one command line, which takes the place of the process that sends it.
-
-torchrun starts the ranks, and starts all of them again when one is lost; they go on from the newest
-checkpoint.
-"""
+"""The request to torchrun: one command line, and a file that tells the ranks what an agent's ticket would."""
 
 import json
+import math
 import os
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from trimtab.engines.errors import LaunchError
 from trimtab.engines.launch import Launch
 
 RANK_MODULE = "trimtab.runtime.elastic_worker"
@@ -29,6 +24,9 @@ class TorchrunRequest:
         folder: Of the run; the only argument of a rank.
         devices: Ranks on this machine.
         max_restarts: How often torchrun may start all ranks again.
+        grace_s: From torchrun's word to its ranks that they must end until it kills them.
+        attempt: Of the run, from 1.
+        first_incarnation: Number of every rank's first process; torchrun's restarts count on from there.
         environment: Complete environment of torchrun, which its ranks inherit.
         settings: What every rank is told, as JSON values.
     """
@@ -36,8 +34,14 @@ class TorchrunRequest:
     folder: Path
     devices: int
     max_restarts: int
+    grace_s: float
+    attempt: int
+    first_incarnation: int
     environment: Mapping[str, str]
     settings: Mapping[str, object]
+
+    num_processes = 1
+    """Torchrun itself; it starts the ranks."""
 
     def command(self) -> tuple[str, ...]:
         """Torchrun's command line, by this interpreter's own torch; ``--standalone`` takes a free port."""
@@ -46,6 +50,7 @@ class TorchrunRequest:
             "--standalone",
             *("--nproc-per-node", str(self.devices)),
             *("--max-restarts", str(self.max_restarts)),
+            *("--shutdown-timeout", str(max(1, math.ceil(self.grace_s)))),
             *("-m", RANK_MODULE, str(self.folder)),
         )
 
@@ -57,17 +62,15 @@ class TorchrunRequest:
         lines += [f"{SETTINGS_FILE}:", *(f"  {line}" for line in settings.splitlines())]
         return "\n".join(lines)
 
-    def send(self) -> NoReturn:
-        """Write the settings and become torchrun; open files that are inheritable stay open.
-
-        Raises: LaunchError naming the command and the system's reason.
-        """
-        try:
-            settings = json.dumps(dict(self.settings), indent=2)
-            (self.folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
-            os.execve(sys.executable, self.command(), dict(self.environment))  # noqa: S606 - no shell is the point
-        except OSError as error:
-            raise LaunchError(f"could not start {shlex.join(self.command())}: {error}") from error
+    def write_settings(self) -> None:
+        """Leave the ranks their settings, and who started them: a rank must not outlive this process."""
+        launcher = {
+            "pid": os.getpid(),
+            "attempt": self.attempt,
+            "first_incarnation": self.first_incarnation,
+        }
+        settings = json.dumps({**self.settings, "launcher": launcher}, indent=2)
+        (self.folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
 
 def torchrun_request(launch: Launch) -> TorchrunRequest:
@@ -76,6 +79,9 @@ def torchrun_request(launch: Launch) -> TorchrunRequest:
         folder=launch.folder,
         devices=launch.devices,
         max_restarts=launch.limits.max_node_losses,
+        grace_s=launch.grace_s,
+        attempt=launch.attempt,
+        first_incarnation=launch.first_incarnation,
         environment=launch.environment,
         settings=launch.rank_settings,
     )
