@@ -122,7 +122,7 @@ def exit_code_of(outcome: Outcome) -> ExitCode:
     if outcome.state is RunState.DONE:
         return ExitCode.DONE
     if outcome.state is RunState.FAILED:
-        return ExitCode.RUN_FAILED
+        return ExitCode.INPUT_WRONG if outcome.is_input_error else ExitCode.RUN_FAILED
     return ExitCode.INTERRUPTED if outcome.signal_number == signal.SIGINT else ExitCode.TERMINATED
 
 

@@ -42,7 +42,10 @@ class AgentJournal:
         """The last process is gone."""
         for device in range(self._launch.devices):
             self.record(EventKind.RELEASED, device=device)
-        self.record(EventKind.FINISHED, state=outcome.state.value, error=outcome.error)
+        weights = outcome.results.get("weights_sha256")
+        self.record(
+            EventKind.FINISHED, state=outcome.state.value, error=outcome.error, weights_sha256=weights
+        )
 
     def record(self, kind: str, *, at_ns: int | None = None, **fields: Any) -> None:
         """Write one event, of now or of ``at_ns``, and tell the observer."""

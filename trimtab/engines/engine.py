@@ -13,12 +13,16 @@ Observer = Callable[[str, int, dict[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How an attempt ended. ``results`` are the ranks' own; ``signal_number`` is what asked it to stop, if any did."""
+    """How an attempt ended. ``results`` are the ranks' own; ``signal_number`` is what asked it to stop, if any did.
+
+    ``is_input_error``: it failed because of the user's input, which only a rank could find.
+    """
 
     state: RunState
     error: str | None
     results: dict[str, Any]
     signal_number: int | None
+    is_input_error: bool = False
 
 
 class Request(Protocol):

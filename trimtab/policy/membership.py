@@ -123,7 +123,7 @@ class State:
     members: Mapping[int, Member] = field(default_factory=dict)
     incarnations: Mapping[int, int] = field(default_factory=dict)
     condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
-    failures: Mapping[int, str] = field(default_factory=dict)
+    failures: Mapping[int, Failed] = field(default_factory=dict)
     num_losses: int = 0
     is_stopping: bool = False
     is_over: bool = False
@@ -221,10 +221,11 @@ class Declare:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """The run is over; ``error`` is the first cause when it failed."""
+    """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong."""
 
     is_failed: bool
     error: str | None = None
+    is_input_error: bool = False
 
 
 Action = Tell | Kill | Spawn | Declare | End
@@ -292,7 +293,7 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
         case Finished():
             return _finished(_with(state, replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
         case Failed() as failed:
-            failures = {**state.failures, member.rank: failed.error}
+            failures = {**state.failures, member.rank: failed}
             return Decision(state=replace(_with(state, member), failures=failures))
         case _:
             return Decision(state=_with(state, member))
@@ -419,7 +420,10 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     if event.is_clean and member.standing is Standing.FINISHED:
         return _finished(state)
     if event.rank in state.failures:
-        return _give_up(state, f"rank {event.rank} failed: {state.failures[event.rank]}")
+        failed = state.failures[event.rank]
+        return _give_up(
+            state, f"rank {event.rank} failed: {failed.error}", is_input_error=failed.is_input_error
+        )
     cause, detail = state.condemned.get(event.rank, (Cause.EXITED, event.how))
     condemned = {rank: why for rank, why in state.condemned.items() if rank != event.rank}
     state = replace(state, condemned=condemned, num_losses=state.num_losses + 1)
@@ -465,10 +469,14 @@ def _finished(state: State) -> Decision:
     return Decision(state=over, actions=(*actions, End(is_failed=False)), reason="every rank has finished")
 
 
-def _give_up(state: State, error: str) -> Decision:
+def _give_up(state: State, error: str, *, is_input_error: bool = False) -> Decision:
     kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
     over = replace(state, is_over=True)
-    return Decision(state=over, actions=(*kills, End(is_failed=True, error=error)), reason=error)
+    return Decision(
+        state=over,
+        actions=(*kills, End(is_failed=True, error=error, is_input_error=is_input_error)),
+        reason=error,
+    )
 
 
 def _stop_asked(state: State) -> Decision:

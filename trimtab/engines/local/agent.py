@@ -382,7 +382,13 @@ class Agent:
         else:
             state = RunState.STOPPED if finished is not None and finished.is_stopped else RunState.DONE
         results = dict(finished.results) if finished is not None else {}
-        return Outcome(state=state, error=error, results=results, signal_number=self._signal)
+        return Outcome(
+            state=state,
+            error=error,
+            results=results,
+            signal_number=self._signal,
+            is_input_error=end.is_input_error,
+        )
 
     def _disagreement(self) -> str | None:
         """Replicas whose weights differ at the end: the guarantee is broken, and that must be loud."""
