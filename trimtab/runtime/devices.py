@@ -87,3 +87,5 @@ def prepare(kind: str, threads: int) -> None:
     """Fix what bits depend on: the number of threads, and deterministic kernels."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=kind == "cpu")
+    # A debugging aid that writes every new tensor twice; torch sets it as a property of the module, unknown to types.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 - see above

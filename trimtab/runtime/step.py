@@ -233,7 +233,7 @@ class StepRunner:
     def _reduce(self, step: int, owners: Sequence[int]) -> Tensor:
         assert self._group is not None
         if self._sum is None:
-            total = self._leaves[self._group.members.index(self._group.rank)][: self._length].clone()
+            total = self._leaves[self._group.members.index(self._group.rank)][: self._length]
             self._collect("all_reduce", Phase.REDUCE, step, lambda: self._all_reduce(total, step))
             return total
         share_sum = self._sum
