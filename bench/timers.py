@@ -18,7 +18,6 @@ from pathlib import Path
 import runs
 from pairs import Row, measure_in_turn, parser, show
 from runs import QUICKSTART, TINY
-
 from trimtab.runtime.recorder import Recorder
 from trimtab.terms import Clock
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import driving
 import numpy as np
+from safetensors.numpy import load_file
+
+import driving
 import records
 from driving import Ended, Workplace
-from safetensors.numpy import load_file
 from verdicts import RefereeError, Verdict, exit_with
 
 GUARANTEE = "weights have the same bits at any number of ranks and through every loss"
