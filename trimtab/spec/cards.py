@@ -293,7 +293,7 @@ class Orchestration(Card):
     """Card 1: what runs where, and what it costs."""
 
     engine: Annotated[Engine, Field(strict=False)] = Engine.LOCAL
-    """Who starts the ranks: local, or torchrun, which the command becomes. Default: local."""
+    """Who starts the ranks: local, or torchrun. Default: local."""
     devices: PositiveInt = 1
     """Number of devices, one rank each. Default: 1."""
     threads: PositiveInt = 1
