@@ -42,6 +42,8 @@ def started(workplace: Path, *arguments: str) -> Iterator["subprocess.Popen[str]
     finally:
         process.kill()
         process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def run_names(workplace: Path) -> set[str]:
@@ -61,6 +63,12 @@ def wait_for(look: Callable[[], T | None], limit_s: float = 60.0) -> T:
             return found
         time.sleep(0.05)
     raise AssertionError("waited in vain")
+
+
+def has_fault(folder: Path) -> bool | None:
+    """True once the agent has declared a loss."""
+    journal = folder / "journal" / "agent-1.jsonl"
+    return (journal.exists() and '"event":"fault"' in journal.read_text(encoding="utf-8")) or None
 
 
 def has_committed(folder: Path, step: int) -> bool | None:
@@ -136,7 +144,7 @@ def test_a_stop_outside_the_main_loop_is_not_lost(
         elif phase == "evaluation":
             wait_for(lambda: has_committed(folder, 2))
         else:
-            wait_for(lambda: '"event":"fault"' in (folder / "journal" / "agent-1.jsonl").read_text() or None)
+            wait_for(lambda: has_fault(folder))
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=40)
     document = json.loads(out)
