@@ -175,8 +175,9 @@ def check_clocks(run: Path, classes: Mapping[str, int], verdict: Verdict) -> Non
     Work that was given up stands under ``lost_work`` whatever it was, so after a fault only the bound holds.
     """
     totals: Counter[str] = Counter()
-    for clocks in records.clock_files(run).values():
+    for process, clocks in records.clock_files(run).items():
         totals.update(clocks.totals)
+        totals[clocks.running] += open_ns(run, process, clocks)
     is_disturbed = any(
         records.of_kind(journal, kind)
         for journal in (*records.agent_journals(run).values(), *records.rank_journals(run).values())
@@ -190,6 +191,17 @@ def check_clocks(run: Path, classes: Mapping[str, int], verdict: Verdict) -> Non
             f"{run.name}: clock {clock} measured {totals[clock]} ns, {' + '.join(names)} are {stated_ns} ns"
             + (f", {moved_ns} ns are lost work" if moved_ns else ""),
         )
+
+
+def open_ns(run: Path, process: records.Process, clocks: records.Clocks) -> int:
+    """How long the last clock of a lost process ran on after its last switch, until its last sign of life, ns."""
+    lives = [
+        event["t_fault_ns"] - clocks.last_ns
+        for journal in records.agent_journals(run).values()
+        for event in records.of_kind(journal, "fault")
+        if process_of(event) == process
+    ]
+    return max(0, *lives) if lives else 0
 
 
 def check_shares(run: Path, verdict: Verdict) -> None:
