@@ -1,4 +1,7 @@
-"""`python -m trimtab.runtime.elastic_worker RUN`: one rank that torchrun (or another launcher) started.
+"""`python -m trimtab.runtime.elastic_worker RUN|JOB`: one rank that torchrun (or another launcher) started.
+
+Given a run's folder, it works for `trimtab run`. Given a job file, torchrun was started by hand, on several hosts that
+see the same files: the run's folder is named after the launcher's run id, so that all ranks find the same one.
 
 What needs torch is imported late: signals must be heard from the beginning, and a rank that has nothing to do must
 end before it has paid for torch.
@@ -41,8 +44,7 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    folder = Path(sys.argv[1])
-    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    folder, settings = _open_run(Path(sys.argv[1]))
     me = _Self(
         folder=folder,
         settings=settings,
@@ -50,7 +52,8 @@ def main() -> None:
         incarnation=settings["launcher"]["first_incarnation"]
         + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
     )
-    _end_with(settings["launcher"]["pid"])
+    if settings["launcher"]["pid"] is not None:
+        _end_with(settings["launcher"]["pid"])
     _log_to(folder / "logs" / f"rank-{me.rank}-{me.incarnation}.log")
     _fail_if_it_would_fail_again(me)
     os.chdir(settings["working_folder"])
@@ -58,6 +61,34 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # as under the agent: teardown of the group may block
+
+
+def _open_run(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """The run's folder and what every rank is told: as `trimtab run` wrote it, or from a job file."""
+    if path.is_dir():
+        return path, json.loads((path / "settings.json").read_text(encoding="utf-8"))
+    from trimtab.spec import load_job
+    from trimtab.spec.resolved import plain_values
+
+    loaded = load_job(
+        path.read_text(encoding="utf-8"),
+        source=str(path),
+        overrides=["orchestration.engine=torchrun", f"orchestration.devices={os.environ['WORLD_SIZE']}"],
+        environment=os.environ,
+        read=lambda name: Path(name).read_text(encoding="utf-8"),
+    )
+    folder = Path(loaded.job.orchestration.runs) / f"{loaded.job.run}-{os.environ['TORCHELASTIC_RUN_ID']}"
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    if os.environ["RANK"] == "0":
+        (folder / "resolved.yaml").write_text(loaded.resolved_yaml(), encoding="utf-8")
+    launcher = {"pid": None, "attempt": 1, "first_incarnation": 0}
+    settings = {
+        "job": plain_values(loaded.job),
+        "injections": [],
+        "working_folder": str(Path.cwd()),
+        "launcher": launcher,
+    }
+    return folder.resolve(), settings
 
 
 def _work(me: _Self, stop: threading.Event) -> int:
