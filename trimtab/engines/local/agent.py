@@ -295,15 +295,7 @@ class Agent:
         self._drain(rank)
         code = rank.reap()
         how = describe_exit(code)
-        self._record(
-            "exited",
-            rank=rank.rank,
-            incarnation=rank.incarnation,
-            device=rank.rank,
-            code=max(code, 0),
-            signal=max(-code, 0),
-            log=str(rank.log),
-        )
+        self._record_exit(rank, code)
         self._decide(
             policy.Exited(
                 rank=rank.rank,
@@ -312,6 +304,17 @@ class Agent:
                 is_clean=code == 0,
                 fault_ns=min(time.monotonic_ns(), self._sign_of_life_ns(rank)),
             )
+        )
+
+    def _record_exit(self, rank: RankProcess, code: int) -> None:
+        self._record(
+            "exited",
+            rank=rank.rank,
+            incarnation=rank.incarnation,
+            device=rank.rank,
+            code=max(code, 0),
+            signal=max(-code, 0),
+            log=str(rank.log),
         )
 
     def _drain(self, rank: RankProcess) -> None:
@@ -355,15 +358,7 @@ class Agent:
             if not rank.is_reaped:
                 self._selector.unregister(rank.pidfd)
                 code = rank.reap()
-                self._record(
-                    "exited",
-                    rank=rank.rank,
-                    incarnation=rank.incarnation,
-                    device=rank.rank,
-                    code=max(code, 0),
-                    signal=max(-code, 0),
-                    log=str(rank.log),
-                )
+                self._record_exit(rank, code)
 
     def _close(self) -> None:
         self._signals.close()
