@@ -1,0 +1,31 @@
+"""Pipelines as values: who runs which stage when, what that holds and sends, and how long it takes."""
+
+from trimtab.plan.pipelines.actions import Action, ActionKind, PipelineActions, RankActions
+from trimtab.plan.pipelines.errors import DeadlockError, LayersError, PipelineError, RefusedShapeError
+from trimtab.plan.pipelines.methods import StageSchedule
+from trimtab.plan.pipelines.refusals import Quantity, Refusal, refusal_of
+from trimtab.plan.pipelines.schedules import actions_of, ranks_of_stages, stages_per_rank_of
+from trimtab.plan.pipelines.simulation import StageTimes, simulate
+from trimtab.plan.pipelines.timeline import Bar, Timeline
+
+__all__ = [
+    "Action",
+    "ActionKind",
+    "Bar",
+    "DeadlockError",
+    "LayersError",
+    "PipelineActions",
+    "PipelineError",
+    "Quantity",
+    "RankActions",
+    "Refusal",
+    "RefusedShapeError",
+    "StageSchedule",
+    "StageTimes",
+    "Timeline",
+    "actions_of",
+    "ranks_of_stages",
+    "refusal_of",
+    "simulate",
+    "stages_per_rank_of",
+]
