@@ -2,6 +2,7 @@
 
 from trimtab.plan.pipelines.actions import Action, ActionKind, PipelineActions, RankActions
 from trimtab.plan.pipelines.errors import DeadlockError, LayersError, PipelineError, RefusedShapeError
+from trimtab.plan.pipelines.held_and_sent import InFlight, Transfers, in_flight, peak_bytes, transfers
 from trimtab.plan.pipelines.methods import StageSchedule
 from trimtab.plan.pipelines.refusals import Quantity, Refusal, refusal_of
 from trimtab.plan.pipelines.schedules import actions_of, ranks_of_stages, stages_per_rank_of
@@ -13,6 +14,7 @@ __all__ = [
     "ActionKind",
     "Bar",
     "DeadlockError",
+    "InFlight",
     "LayersError",
     "PipelineActions",
     "PipelineError",
@@ -23,9 +25,13 @@ __all__ = [
     "StageSchedule",
     "StageTimes",
     "Timeline",
+    "Transfers",
     "actions_of",
+    "in_flight",
+    "peak_bytes",
     "ranks_of_stages",
     "refusal_of",
     "simulate",
     "stages_per_rank_of",
+    "transfers",
 ]
