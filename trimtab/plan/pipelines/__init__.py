@@ -3,6 +3,7 @@
 from trimtab.plan.pipelines.actions import Action, ActionKind, PipelineActions, RankActions
 from trimtab.plan.pipelines.errors import DeadlockError, LayersError, PipelineError, RefusedShapeError
 from trimtab.plan.pipelines.held_and_sent import InFlight, Transfers, in_flight, peak_bytes, transfers
+from trimtab.plan.pipelines.layers import Balance, LayerWeights, stages_of_layers
 from trimtab.plan.pipelines.methods import StageSchedule
 from trimtab.plan.pipelines.refusals import Quantity, Refusal, refusal_of
 from trimtab.plan.pipelines.schedules import actions_of, ranks_of_stages, stages_per_rank_of
@@ -12,9 +13,11 @@ from trimtab.plan.pipelines.timeline import Bar, Timeline
 __all__ = [
     "Action",
     "ActionKind",
+    "Balance",
     "Bar",
     "DeadlockError",
     "InFlight",
+    "LayerWeights",
     "LayersError",
     "PipelineActions",
     "PipelineError",
@@ -32,6 +35,7 @@ __all__ = [
     "ranks_of_stages",
     "refusal_of",
     "simulate",
+    "stages_of_layers",
     "stages_per_rank_of",
     "transfers",
 ]
