@@ -150,7 +150,7 @@ def deciding_lines(program: Program, layout: Layout) -> Mapping[str, str]:
                 lines["mesh"] = where
             case SplitStatement():
                 lines["batch"] = where
-            case ReduceStatement(route=route):
+            case ReduceStatement(using=route):
                 named = {f"grads over {axis.text}" for axis in statement.axes} & lines.keys()
                 lines |= {key: where for key in named if route is not None or lines[key] == "default"}
     return lines

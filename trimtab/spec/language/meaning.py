@@ -5,6 +5,7 @@ split over an axis is summed over that axis, and nothing else is.
 """
 
 import difflib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -192,11 +193,11 @@ def _name_problems(program: Program, sizes: dict[str, int | None]) -> Iterator[P
         if isinstance(statement, SplitStatement):
             for dim in statement.dims:
                 yield from _dim_problems(dim)
-            yield from _unknown_axes((statement.axis,), sizes)
+            yield from _unknown_axes(statement.axes, sizes)
         elif isinstance(statement, ReduceStatement):
             yield from _table_problems(statement.table)
             yield from _unknown_axes(statement.axes, sizes)
-            yield from _route_problems(statement.route)
+            yield from _route_problems(statement.using.name if statement.using else None)
 
 
 def _dim_problems(dim: Name) -> Iterator[Problem]:
@@ -244,7 +245,7 @@ def _did_you_mean(word: str, names: Sequence[str]) -> str:
 
 def _batch_axes(program: Program, mesh: Mesh) -> tuple[str, ...]:
     """The axes that the batch is split over; all of them if no statement says so."""
-    named = {statement.axis.text for statement in _splits(program)}
+    named = {axis.text for statement in _splits(program) for axis in statement.axes}
     return tuple(axis for axis, _ in mesh.axes if axis in named or not named)
 
 
@@ -283,11 +284,11 @@ def _repeated_sums(statement: ReduceStatement, batch_axes: Sequence[str]) -> Ite
 def _repeated_splits(program: Program) -> Iterator[Problem]:
     first: dict[tuple[str, str], Name] = {}
     for statement in _splits(program):
-        for dim in statement.dims:
-            earlier = first.setdefault((dim.text, statement.axis.text), dim)
+        for dim, axis in itertools.product(statement.dims, statement.axes):
+            earlier = first.setdefault((dim.text, axis.text), dim)
             if earlier is not dim:
                 others = (Place(span=earlier.span, note="the first split is here"),)
-                message = f"{dim.text!r} is split over {statement.axis.text!r} twice"
+                message = f"{dim.text!r} is split over {axis.text!r} twice"
                 yield Problem(span=dim.span, message=message, others=others, hint="Keep one of the two.")
 
 
@@ -299,9 +300,9 @@ def _axis_declaration(program: Program, axis: str) -> AxisSize:
 def _route(program: Program, axis: str) -> Route:
     """The route over an axis: the last statement that names one decides."""
     named = [
-        statement.route.text
+        statement.using.name.text
         for statement in _reductions(program)
-        if statement.route is not None and axis in {name.text for name in statement.axes}
+        if statement.using is not None and axis in {name.text for name in statement.axes}
     ]
     return Route(named[-1]) if named else Route.NATIVE
 
@@ -311,8 +312,8 @@ def _overridden(program: Program) -> Iterator[Problem]:
     later: set[str] = set()
     for statement in reversed(_reductions(program)):
         axes = {axis.text for axis in statement.axes}
-        if statement.route is not None and axes <= later:
+        if statement.using is not None and axes <= later:
             message = "this statement has no effect: later ones replace its route on every axis"
             yield Problem(span=statement.span, message=message)
-        if statement.route is not None:
+        if statement.using is not None:
             later |= axes

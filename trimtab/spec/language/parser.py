@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trimtab.spec.errors import Problem, StrategyError
 from trimtab.spec.language.syntax import (
     AxisSize,
+    Call,
     MeshStatement,
     Name,
     Program,
@@ -138,13 +139,13 @@ class _StatementParser:
                 return MeshStatement(axes=tuple(self._axis(axis) for axis in axes), span=span)
             case "split":
                 _, dims, _, axis = _children(tree)
-                return SplitStatement(dims=self._names(dims), axis=self._name(axis), span=span)
+                return SplitStatement(dims=self._names(dims), axes=(self._name(axis),), span=span)
             case _:
                 _, table, _, axes, _, route = _children(tree)
                 return ReduceStatement(
                     table=self._name(table),
                     axes=self._names(axes),
-                    route=self._name(route) if route is not None else None,
+                    using=self._call(route) if route is not None else None,
                     span=span,
                 )
 
@@ -159,6 +160,10 @@ class _StatementParser:
 
     def _names(self, tree: "Tree[Token]") -> tuple[Name, ...]:
         return tuple(self._name(token) for token in _children(tree))
+
+    def _call(self, token: "Token") -> Call:
+        name = self._name(token)
+        return Call(name=name, span=name.span)
 
     def _name(self, token: "Token") -> Name:
         start = self._start + _begin(token)

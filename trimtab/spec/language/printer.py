@@ -1,7 +1,5 @@
 """A syntax tree back as text."""
 
-from typing import assert_never
-
 from trimtab.spec.language.syntax import (
     MeshStatement,
     Name,
@@ -24,12 +22,12 @@ def print_statement(statement: Statement) -> str:
             sizes = (f"{axis.axis.text} {'*' if axis.size is None else axis.size}" for axis in statement.axes)
             return f"MESH {', '.join(sizes)}"
         case SplitStatement():
-            return f"SPLIT {_names(statement.dims)} OVER {statement.axis.text}"
+            return f"SPLIT {_names(statement.dims)} OVER {_names(statement.axes)}"
         case ReduceStatement():
-            route = f" USING {statement.route.text}" if statement.route else ""
+            route = f" USING {statement.using.name.text}" if statement.using else ""
             return f"REDUCE {statement.table.text} OVER {_names(statement.axes)}{route}"
         case _:
-            assert_never(statement)
+            raise NotImplementedError(statement)
 
 
 def _names(names: tuple[Name, ...]) -> str:
