@@ -198,7 +198,7 @@ class SplitStatement:
     Args:
         dims: What is divided.
         table: Whose rows; None for every table that has the dims.
-        where: Which rows of the table; None for all.
+        where: Which rows; None for all.
         axes: Over which axes.
         using: How: a way to split a sequence, a schedule of stages.
         microbatches: Microbatches of one share; with ``SPLIT layers``.

@@ -30,11 +30,15 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 def did_you_mean(word: str, names: Sequence[str], *, quote: str = "'") -> str:
     """``  Did you mean 'dp'?``, or nothing if no name is near; case is ignored.
 
+    Short names are near if half of their letters stand in order, and nearest if the letters are the same.
+
     >>> did_you_mean("pd", ["dp", "tp"])
     "  Did you mean 'dp'?"
     """
     by_folded = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.5)
+    folded = word.casefold()
+    swapped = [name for name in by_folded if sorted(name) == sorted(folded)]
+    close = swapped or difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.5)
     return f"  Did you mean {quote}{by_folded[close[0]]}{quote}?" if close else ""
 
 
