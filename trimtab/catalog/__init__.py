@@ -12,6 +12,7 @@ from trimtab.catalog.clusters import (
     cluster_names,
 )
 from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
+from trimtab.catalog.network_presets import network, network_names
 from trimtab.catalog.networks import (
     Activation,
     FlopConvention,
@@ -20,8 +21,6 @@ from trimtab.catalog.networks import (
     Positions,
     Tensor,
     TensorKind,
-    network,
-    network_names,
 )
 from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
 
