@@ -12,13 +12,15 @@ from trimtab.catalog.clusters import (
     cluster_names,
 )
 from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
-from trimtab.catalog.network_presets import network, network_names
+from trimtab.catalog.network_presets import changed_network, network, network_names
 from trimtab.catalog.networks import (
     Activation,
+    Bias,
     FlopConvention,
     Network,
     Norm,
     Positions,
+    RopeScaling,
     Tensor,
     TensorKind,
 )
@@ -28,6 +30,7 @@ __all__ = [
     "THIS_MACHINE",
     "Accelerator",
     "Activation",
+    "Bias",
     "Cluster",
     "ClusterError",
     "FlopConvention",
@@ -41,12 +44,14 @@ __all__ = [
     "Positions",
     "Price",
     "PriceKind",
+    "RopeScaling",
     "Tensor",
     "TensorKind",
     "UnknownNameError",
     "Verified",
     "accelerator",
     "accelerator_names",
+    "changed_network",
     "cluster",
     "cluster_names",
     "network",
