@@ -11,7 +11,8 @@ from trimtab.catalog.clusters import (
     cluster,
     cluster_names,
 )
-from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
+from trimtab.catalog.errors import ClusterError, ConfigError, ConfigProblem, NetworkError, UnknownNameError
+from trimtab.catalog.hugging_face import ReadConfig, family_names, network_from_config, read_config
 from trimtab.catalog.network_presets import changed_network, network, network_names
 from trimtab.catalog.networks import (
     Activation,
@@ -33,6 +34,8 @@ __all__ = [
     "Bias",
     "Cluster",
     "ClusterError",
+    "ConfigError",
+    "ConfigProblem",
     "FlopConvention",
     "Level",
     "Link",
@@ -44,6 +47,7 @@ __all__ = [
     "Positions",
     "Price",
     "PriceKind",
+    "ReadConfig",
     "RopeScaling",
     "Tensor",
     "TensorKind",
@@ -54,8 +58,11 @@ __all__ = [
     "changed_network",
     "cluster",
     "cluster_names",
+    "family_names",
     "network",
+    "network_from_config",
     "network_names",
     "price_of",
     "prices_of",
+    "read_config",
 ]
