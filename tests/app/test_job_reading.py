@@ -69,7 +69,7 @@ def test_every_error_of_a_configuration_has_its_line(folder, cli):
 def test_sizes_that_do_not_fit_are_shown_at_the_folder(folder):
     """The catalog knows the sizes, the job file where they were named."""
     folder("llama-2-7b", num_key_value_heads=5)
-    with pytest.raises(JobReadError, match="job.yaml:2  network 'model' cannot be built"):
+    with pytest.raises(JobReadError, match=r"job\.yaml:2  network 'model' cannot be built"):
         read_job("job.yaml")
 
 
