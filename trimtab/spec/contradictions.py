@@ -60,17 +60,21 @@ def _length(job: Job) -> Iterator[Contradiction]:
 
 
 def _network(job: Job) -> Iterator[Contradiction]:
-    model, preset, module = job.model, ("model", "preset"), ("model", "module")
-    if model.preset is None and model.module is None:
-        message = "model names neither a preset nor a module; it takes exactly one of them"
+    given = job.model.named
+    paths = tuple(("model", key) for key in given)
+    if not given:
+        message = "model names neither a preset, a folder nor a module; it takes exactly one of them"
+        hint = "Add `preset: gpt-3m`, `folder: PATH` or `module: package:Class`."
+        yield Contradiction(message=message, paths=(("model", "preset"),), hint=hint)
+    if len(given) > 1:
+        listed = " and ".join(f"model.{key} is {value}" for key, value in given.items())
+        hint = f"Keep one of the {'two' if len(given) == 2 else 'three'}."
+        yield Contradiction(message=f"{listed}; only one can be trained", paths=paths[::-1], hint=hint)
+    if job.model.configuration and job.model.folder is None:
+        message = "model.configuration is what config.json of model.folder says, and there is no folder"
         yield Contradiction(
-            message=message, paths=(preset,), hint="Add `preset: gpt-3m` or `module: package:Class`."
+            message=message, paths=(("model", "configuration"),), hint="Take it out, or name the folder."
         )
-    if model.preset is not None and model.module is not None:
-        message = (
-            f"model.preset is {model.preset} and model.module is {model.module}; only one can be trained"
-        )
-        yield Contradiction(message=message, paths=(module, preset), hint="Keep one of the two.")
 
 
 def _network_settings(job: Job) -> Iterator[Contradiction]:
@@ -79,18 +83,15 @@ def _network_settings(job: Job) -> Iterator[Contradiction]:
         message = "model.args are for a class named by model.module, and there is none"
         yield Contradiction(
             message=message,
-            paths=(("model", "args"), ("model", "preset")),
-            hint="A preset is changed by keys such as layers and embed.",
+            paths=(("model", "args"), ("model", "preset"), ("model", "folder")),
+            hint="Other networks are changed by keys such as layers and embed.",
         )
     if model.module is None:
         return
-    for key in type(model).model_fields:
-        if key not in ("preset", "module", "args") and getattr(model, key) is not None:
-            message = f"model.{key} changes a preset, and model.module is a class of your own"
-            paths = (("model", key), ("model", "module"))
-            yield Contradiction(
-                message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}."
-            )
+    for key in model.changes:
+        message = f"model.{key} changes a preset, and model.module is a class of your own"
+        paths = (("model", key), ("model", "module"))
+        yield Contradiction(message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}.")
 
 
 def _sequence(job: Job) -> Iterator[Contradiction]:

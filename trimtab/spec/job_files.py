@@ -62,7 +62,8 @@ def load_job(
         source: Its name, shown in errors; other files are found relative to it.
         overrides: What stood after each ``--set``: ``train.steps=100``.
         environment: The variables that ``${NAME}`` may name.
-        read: Gives the text of a file named by ``extends`` or ``parallelism: {file: …}``; raises OSError.
+        read: Gives the text of a file named by ``extends``, ``parallelism: {file: …}`` or ``model.folder``; raises
+            OSError.
 
     Raises: JobFileError with everything that is wrong.
     """
@@ -73,7 +74,8 @@ def load_job(
     assert isinstance(filled, MappingValue)
     if interpolator.problems:
         raise JobFileError(interpolator.problems, reader.documents)
-    return _Checker(reader.read_formulas(filled), reader.documents).check()
+    whole = reader.read_configuration(reader.read_formulas(filled))
+    return _Checker(whole, reader.documents).check()
 
 
 @dataclass(slots=True)
