@@ -29,10 +29,18 @@ class Contradiction:
     hint: str
 
 
-def contradictions(job: Job) -> Iterator[Contradiction]:
-    """Everything in a job that contradicts something else in it."""
+def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
+    """Everything in a job that contradicts something else in it.
+
+    Args:
+        job: Its constants are resolved.
+        replicas: Ranks that compute different samples; fewer than the devices if the formulas split more than
+            the batch.
+    """
     for rule in RULES:
         yield from rule(job)
+    for cut in CUTS:
+        yield from cut(job, replicas)
 
 
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
@@ -117,32 +125,33 @@ def _vocabulary(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(message=message, paths=paths, hint=f"Set model.vocab to {needed} or more.")
 
 
-def _shares(job: Job) -> Iterator[Contradiction]:
-    batch, devices, shares = job.train.batch, job.orchestration.devices, job.fault_tolerance.shares
-    if batch < devices:
-        message = f"train.batch is {batch} samples for {devices} devices; each device needs one"
+def _shares(job: Job, replicas: int) -> Iterator[Contradiction]:
+    batch, shares = job.train.batch, job.fault_tolerance.shares
+    noun = "device" if replicas == job.orchestration.devices else "replica"
+    if batch < replicas:
+        message = f"train.batch is {batch} samples for {replicas} {noun}s; each {noun} needs one"
         yield Contradiction(
-            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {devices} or more."
+            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {replicas} or more."
         )
     elif shares == "off":
-        if batch % devices:
-            below, above = batch // devices * devices, (batch // devices + 1) * devices
-            message = f"with shares off, train.batch is cut into {devices} equal parts; {batch} cannot be"
+        if batch % replicas:
+            below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
+            message = f"with shares off, train.batch is cut into {replicas} equal parts; {batch} cannot be"
             paths = (BATCH, DEVICES, SHARES)
             yield Contradiction(message=message, paths=paths, hint=f"Nearest batches: {below} and {above}.")
     elif isinstance(shares, int) and batch % shares:
         message = f"fault_tolerance.shares is {shares}, which does not divide train.batch {batch}"
-        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=devices)}."
+        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, BATCH), hint=hint)
-    elif isinstance(shares, int) and shares < devices:
-        message = f"fault_tolerance.shares is {shares} for {devices} devices; each device needs one"
-        hint = f"Nearest shares: {_nearest(devices, divisors(batch), fewest=devices)}."
+    elif isinstance(shares, int) and shares < replicas:
+        message = f"fault_tolerance.shares is {shares} for {replicas} {noun}s; each {noun} needs one"
+        hint = f"Nearest shares: {_nearest(replicas, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, DEVICES), hint=hint)
 
 
-def _microbatch(job: Job) -> Iterator[Contradiction]:
+def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
     batch, shares, size = job.train.batch, job.fault_tolerance.shares, job.train.microbatch
-    parts, cut = (job.orchestration.devices, DEVICES) if shares == "off" else (shares, SHARES)
+    parts, cut = (replicas, DEVICES) if shares == "off" else (shares, SHARES)
     assert isinstance(parts, int), "constants are resolved"
     assert isinstance(size, int), "constants are resolved"
     if batch % parts or batch < parts or (batch // parts) % size == 0:
@@ -255,8 +264,6 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _network_settings,
     _sequence,
     _vocabulary,
-    _shares,
-    _microbatch,
     _loss_of_a_rank,
     _replacement,
     _return_to_a_checkpoint,
@@ -268,6 +275,9 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _environment,
 )
 """Every rule; the mesh against the devices is checked where the formulas are."""
+
+CUTS: tuple[Callable[[Job, int], Iterator[Contradiction]], ...] = (_shares, _microbatch)
+"""Rules about how the batch is cut for so many replicas."""
 
 
 def _nearest(value: int, valid: list[int], *, fewest: int = 1) -> str:
