@@ -168,6 +168,7 @@ class _Binder:
             Table.ACTIVATIONS: {},
         }
         self._attention: dict[Axis, Decision[str]] = {}
+        self._stage_axes: set[Axis] = set()
         self._batch_axes: dict[Axis, Decision[str]] = {}
         self._stored: dict[Table, dict[Name, dict[Axis, Decision[bool]]]] = {table: {} for table in Table}
         self._reducing: dict[Name, list[ReduceStatement]] = {}
@@ -185,6 +186,7 @@ class _Binder:
             self._refuse_on(statement)
             _BINDERS[type(statement)](self, statement)
         self._check_cuts()
+        self._check_idle_axes()
         reductions = self._reductions()
         if self._problems:
             raise StrategyError(self._problems, self._program.documents)
@@ -317,6 +319,7 @@ class _Binder:
         axes = [axis.text for axis in statement.axes]
         for dim in statement.dims:
             if dim.text == "layers":
+                self._stage_axes |= set(axes)
                 self._matched.setdefault(id(statement), statement)
                 self._own(statement, "layers")
             elif dim.text == "batch":
@@ -422,6 +425,23 @@ class _Binder:
                     if other != axis and (decision.value not in _NESTING or table is Table.PARAMS):
                         self._refuse_second_cut(name, decision, cuts[other], axis, other)
                         return
+
+    def _check_idle_axes(self) -> None:
+        """Refuse an axis along which all devices would do the same."""
+        used = {*self._batch_axes, *self._stage_axes}
+        for by_table in (self._splits, self._stored):
+            used |= {axis for by_name in by_table.values() for axes in by_name.values() for axis in axes}
+        used |= {axis for axes in self._averages.values() for axis in axes}
+        for statement in self._program.statements:
+            for axis in statement.axes if isinstance(statement, MeshStatement) else ():
+                name = axis.axis.text
+                if name not in used and self._mesh.size(name) > 1:
+                    self._refuse(
+                        axis.span,
+                        f"no statement splits anything over {name!r}: its {self._mesh.size(name)} devices would all do the "
+                        "same",
+                        f"Add SPLIT batch OVER {name}, or take the axis out of the mesh.",
+                    )
 
     def _refuse_second_cut(
         self, name: Name, decision: Decision[str], earlier: Decision[str], axis: Axis, other: Axis
