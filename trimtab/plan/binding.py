@@ -186,7 +186,8 @@ class _Binder:
             self._refuse_on(statement)
             _BINDERS[type(statement)](self, statement)
         self._check_cuts()
-        self._check_idle_axes()
+        if not self._problems:
+            self._check_idle_axes()
         reductions = self._reductions()
         if self._problems:
             raise StrategyError(self._problems, self._program.documents)
