@@ -11,7 +11,23 @@ from tests.house.markdown import ROOT, Block, blocks, documents, links, read, ta
 from trimtab.app.cli import run_cli
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of
+from trimtab.spec.language import preset_names
 from trimtab.spec.language.grammar import GRAMMAR
+from trimtab.spec.language.vocabulary import (
+    AVERAGES,
+    BALANCES,
+    COMPRESSIONS,
+    DIMS,
+    HOMES,
+    LEVELS,
+    ROUTES,
+    SEQUENCE_WAYS,
+    STAGE_SCHEDULES,
+    TABLE_COLUMNS,
+    TABLES,
+    TYPES,
+    VERBS,
+)
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
 HARMLESS = {"explain", "schema", "strategy", "--help"}
@@ -100,6 +116,45 @@ def test_the_grammar_in_the_document_is_the_parsers() -> None:
     """Who writes formulas by the page must not be surprised by the parser."""
     shown = [block.text for block in blocks("text") if block.document == "docs/language.md"]
     assert GRAMMAR.strip() in [text.strip() for text in shown]
+
+
+def test_every_statement_of_the_language_has_a_section_with_an_example() -> None:
+    """Who meets a statement in a preset looks it up here."""
+    sections = re.split(r"^### ", read("docs/language.md"), flags=re.MULTILINE)[1:]
+    assert [section.split("\n")[0] for section in sections] == list(VERBS)
+    for section in sections:
+        verb = section.split("\n")[0]
+        examples = re.findall(r"^```trim\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        assert any(re.search(rf"^{verb} ", example, re.MULTILINE) for example in examples), verb
+
+
+def test_every_word_of_the_language_is_listed() -> None:
+    """A word that nobody lists is a word that nobody finds."""
+    listed = {
+        row[0].strip("`"): re.findall(r"`([^`]+)`", row[1])
+        for row in table_after("docs/language.md", "## Words")
+    }
+    assert listed == {
+        "tables": list(TABLES),
+        "dims": list(DIMS),
+        "types": list(TYPES),
+        "levels": list(LEVELS),
+        "SPLIT sequence … USING": [str(function) for function in SEQUENCE_WAYS],
+        "SPLIT layers … USING": [str(function) for function in STAGE_SCHEDULES],
+        "REDUCE … USING": [str(function) for function in ROUTES],
+        "AVERAGE … USING": [str(function) for function in AVERAGES],
+        "COMPRESS": [str(function) for function in COMPRESSIONS],
+        "BALANCE BY": list(BALANCES),
+        "OFFLOAD … TO": list(HOMES),
+    }
+    columns = [row[0].strip("`") for row in table_after("docs/language.md", "## Conditions")]
+    assert columns == list(TABLE_COLUMNS)
+
+
+def test_every_preset_is_listed() -> None:
+    """The list is what `strategy ls` prints; a new preset belongs there."""
+    lines = read("docs/language.md").splitlines()
+    assert [name for name in preset_names() if not any(line.startswith(f"{name} ") for line in lines)] == []
 
 
 def documented_keys() -> dict[str, list[str]]:
