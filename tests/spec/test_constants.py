@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.spec import LoadedJob
+from trimtab.spec import JobFileError, LoadedJob
 from trimtab.spec.constants import auto_microbatch, auto_shares, divisors
 from trimtab.terms import OnLoss
 
@@ -79,3 +79,14 @@ def test_constants_do_not_follow_the_devices_on_resume(load: Load, minimal: str)
         load(minimal + "fault_tolerance: {shares: auto}\n").origins["fault_tolerance.shares"]
         == "auto (run.yaml:5)"
     )
+
+
+def test_ranks_that_share_samples_need_no_share_of_their_own(load: Load, minimal: str) -> None:
+    """Eight devices of which four compute one sample together are two replicas: a batch of 4 is enough."""
+    text = minimal + (
+        "parallelism: |\n  MESH dp 2, tp 4\n  SPLIT batch OVER dp\n  SPLIT heads, mlp OVER tp\n"
+    )
+    loaded = load(text, overrides=["orchestration.devices=8", "train.batch=4"])
+    assert loaded.job.fault_tolerance.shares == 4
+    with pytest.raises(JobFileError, match="1 samples for 2 replicas"):
+        load(text, overrides=["orchestration.devices=8", "train.batch=1"])

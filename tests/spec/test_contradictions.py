@@ -58,10 +58,32 @@ CASES = {
         "model.preset is gpt-3m and model.module is a.b:C",
         ["2:33", "2:17"],
     ),
+    "preset and folder": (
+        HEAD.replace("gpt-3m", "gpt-3m, folder: llama, configuration: {}") + "train: {steps: 9}\n",
+        "model.preset is gpt-3m and model.folder is llama; only one can be trained",
+        ["2:33", "2:17"],
+    ),
+    "folder and module": (
+        HEAD.replace("preset: gpt-3m", "module: a:C, folder: llama, configuration: {}")
+        + "train: {steps: 9}\n",
+        "model.folder is llama and model.module is a:C; only one can be trained",
+        ["2:17", "2:30"],
+    ),
     "neither preset nor module": (
         HEAD.replace("preset: gpt-3m", "layers: 3") + "train: {steps: 9}\n",
-        "neither a preset nor a module",
+        "neither a preset, a folder nor a module",
         ["2:1"],
+    ),
+    "configuration without a folder": (
+        HEAD.replace("gpt-3m", "gpt-3m, configuration: {vocab_size: 9}") + "train: {steps: 9}\n",
+        "model.configuration is what config.json of model.folder says, and there is no folder",
+        ["2:25"],
+    ),
+    "args and folder": (
+        HEAD.replace("preset: gpt-3m", "folder: llama, configuration: {}, args: {width: 3}")
+        + "train: {steps: 9}\n",
+        "model.args are for a class named by model.module",
+        ["2:43", "2:17"],
     ),
     "args and preset": (
         HEAD.replace("gpt-3m", "gpt-3m, args: {width: 3}") + "train: {steps: 9}\n",

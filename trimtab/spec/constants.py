@@ -21,20 +21,21 @@ CONSTANT_PATHS = (
 """The keys that this file resolves."""
 
 
-def resolve_constants(job: Job) -> Job:
+def resolve_constants(job: Job, *, replicas: int | None = None) -> Job:
     """The job with every ``auto`` replaced by what it means for this batch and these devices.
+
+    ``replicas`` are the ranks that compute different samples; without it, every device is one.
 
     Total: a batch that cannot be cut gives values that `contradictions` refuses.
     """
     tolerance = job.fault_tolerance
     shares = tolerance.shares
+    replicas = replicas or job.orchestration.devices
     if shares == "auto":
-        shares = auto_shares(batch=job.train.batch, devices=job.orchestration.devices)
+        shares = auto_shares(batch=job.train.batch, devices=replicas)
     microbatch = job.train.microbatch
     if microbatch == "auto":
-        microbatch = auto_microbatch(
-            job.train.batch // (job.orchestration.devices if shares == "off" else shares)
-        )
+        microbatch = auto_microbatch(job.train.batch // (replicas if shares == "off" else shares))
     on_loss = tolerance.on_loss
     if on_loss is OnLoss.AUTO:
         on_loss = _auto_on_loss(job.orchestration.engine, has_shares=shares != "off")

@@ -29,10 +29,18 @@ class Contradiction:
     hint: str
 
 
-def contradictions(job: Job) -> Iterator[Contradiction]:
-    """Everything in a job that contradicts something else in it."""
+def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
+    """Everything in a job that contradicts something else in it.
+
+    Args:
+        job: Its constants are resolved.
+        replicas: Ranks that compute different samples; fewer than the devices if the formulas split more than
+            the batch.
+    """
     for rule in RULES:
         yield from rule(job)
+    for cut in CUTS:
+        yield from cut(job, replicas)
 
 
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
@@ -60,17 +68,21 @@ def _length(job: Job) -> Iterator[Contradiction]:
 
 
 def _network(job: Job) -> Iterator[Contradiction]:
-    model, preset, module = job.model, ("model", "preset"), ("model", "module")
-    if model.preset is None and model.module is None:
-        message = "model names neither a preset nor a module; it takes exactly one of them"
+    given = job.model.named
+    paths = tuple(("model", key) for key in given)
+    if not given:
+        message = "model names neither a preset, a folder nor a module; it takes exactly one of them"
+        hint = "Add `preset: gpt-3m`, `folder: PATH` or `module: package:Class`."
+        yield Contradiction(message=message, paths=(("model", "preset"),), hint=hint)
+    if len(given) > 1:
+        listed = " and ".join(f"model.{key} is {value}" for key, value in given.items())
+        hint = f"Keep one of the {'two' if len(given) == 2 else 'three'}."
+        yield Contradiction(message=f"{listed}; only one can be trained", paths=paths[::-1], hint=hint)
+    if job.model.configuration and job.model.folder is None:
+        message = "model.configuration is what config.json of model.folder says, and there is no folder"
         yield Contradiction(
-            message=message, paths=(preset,), hint="Add `preset: gpt-3m` or `module: package:Class`."
+            message=message, paths=(("model", "configuration"),), hint="Take it out, or name the folder."
         )
-    if model.preset is not None and model.module is not None:
-        message = (
-            f"model.preset is {model.preset} and model.module is {model.module}; only one can be trained"
-        )
-        yield Contradiction(message=message, paths=(module, preset), hint="Keep one of the two.")
 
 
 def _network_settings(job: Job) -> Iterator[Contradiction]:
@@ -79,18 +91,15 @@ def _network_settings(job: Job) -> Iterator[Contradiction]:
         message = "model.args are for a class named by model.module, and there is none"
         yield Contradiction(
             message=message,
-            paths=(("model", "args"), ("model", "preset")),
-            hint="A preset is changed by keys such as layers and embed.",
+            paths=(("model", "args"), ("model", "preset"), ("model", "folder")),
+            hint="Other networks are changed by keys such as layers and embed.",
         )
     if model.module is None:
         return
-    for key in type(model).model_fields:
-        if key not in ("preset", "module", "args") and getattr(model, key) is not None:
-            message = f"model.{key} changes a preset, and model.module is a class of your own"
-            paths = (("model", key), ("model", "module"))
-            yield Contradiction(
-                message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}."
-            )
+    for key in model.changes:
+        message = f"model.{key} changes a preset, and model.module is a class of your own"
+        paths = (("model", key), ("model", "module"))
+        yield Contradiction(message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}.")
 
 
 def _sequence(job: Job) -> Iterator[Contradiction]:
@@ -116,32 +125,33 @@ def _vocabulary(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(message=message, paths=paths, hint=f"Set model.vocab to {needed} or more.")
 
 
-def _shares(job: Job) -> Iterator[Contradiction]:
-    batch, devices, shares = job.train.batch, job.orchestration.devices, job.fault_tolerance.shares
-    if batch < devices:
-        message = f"train.batch is {batch} samples for {devices} devices; each device needs one"
+def _shares(job: Job, replicas: int) -> Iterator[Contradiction]:
+    batch, shares = job.train.batch, job.fault_tolerance.shares
+    noun = "device" if replicas == job.orchestration.devices else "replica"
+    if batch < replicas:
+        message = f"train.batch is {batch} samples for {replicas} {noun}s; each {noun} needs one"
         yield Contradiction(
-            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {devices} or more."
+            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {replicas} or more."
         )
     elif shares == "off":
-        if batch % devices:
-            below, above = batch // devices * devices, (batch // devices + 1) * devices
-            message = f"with shares off, train.batch is cut into {devices} equal parts; {batch} cannot be"
+        if batch % replicas:
+            below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
+            message = f"with shares off, train.batch is cut into {replicas} equal parts; {batch} cannot be"
             paths = (BATCH, DEVICES, SHARES)
             yield Contradiction(message=message, paths=paths, hint=f"Nearest batches: {below} and {above}.")
     elif isinstance(shares, int) and batch % shares:
         message = f"fault_tolerance.shares is {shares}, which does not divide train.batch {batch}"
-        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=devices)}."
+        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, BATCH), hint=hint)
-    elif isinstance(shares, int) and shares < devices:
-        message = f"fault_tolerance.shares is {shares} for {devices} devices; each device needs one"
-        hint = f"Nearest shares: {_nearest(devices, divisors(batch), fewest=devices)}."
+    elif isinstance(shares, int) and shares < replicas:
+        message = f"fault_tolerance.shares is {shares} for {replicas} {noun}s; each {noun} needs one"
+        hint = f"Nearest shares: {_nearest(replicas, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, DEVICES), hint=hint)
 
 
-def _microbatch(job: Job) -> Iterator[Contradiction]:
+def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
     batch, shares, size = job.train.batch, job.fault_tolerance.shares, job.train.microbatch
-    parts, cut = (job.orchestration.devices, DEVICES) if shares == "off" else (shares, SHARES)
+    parts, cut = (replicas, DEVICES) if shares == "off" else (shares, SHARES)
     assert isinstance(parts, int), "constants are resolved"
     assert isinstance(size, int), "constants are resolved"
     if batch % parts or batch < parts or (batch // parts) % size == 0:
@@ -254,8 +264,6 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _network_settings,
     _sequence,
     _vocabulary,
-    _shares,
-    _microbatch,
     _loss_of_a_rank,
     _replacement,
     _return_to_a_checkpoint,
@@ -267,6 +275,9 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _environment,
 )
 """Every rule; the mesh against the devices is checked where the formulas are."""
+
+CUTS: tuple[Callable[[Job, int], Iterator[Contradiction]], ...] = (_shares, _microbatch)
+"""Rules about how the batch is cut for so many replicas."""
 
 
 def _nearest(value: int, valid: list[int], *, fewest: int = 1) -> str:

@@ -6,6 +6,7 @@ axis, and nothing else is.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -71,6 +72,18 @@ def resolve_layout(program: Program, devices: int) -> Layout:
         routes=tuple((axis, _route(program, axis)) for axis in batch_axes),
         warnings=tuple(name_uses(list(_overridden(program)), program)),
     )
+
+
+def num_replicas(program: Program, devices: int) -> int:
+    """Ranks that compute different samples: along the axes that split the batch.
+
+    For a mesh that cannot stand on so many devices it is the devices: `check_program` refuses it.
+    """
+    if any(mesh_problems(program, devices, None)):
+        return devices
+    mesh = resolve_mesh(program, devices)
+    named = dict(mesh.axes)
+    return math.prod(named[axis] for axis in _batch_axes(program, mesh) if axis in named)
 
 
 def check_program(program: Program, devices: int, *, devices_at: Place | None = None) -> list[Problem]:
