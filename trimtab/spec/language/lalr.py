@@ -79,12 +79,14 @@ class Tables:
         actions, rules, end_state = self.actions, self.rules, self.ends[start]
         states, parts = [self.starts[start]], list[Any]()
         for token in (*tokens, tokens[-1]._replace(type=END)):
-            while (action := actions[states[-1]].get(token.type)) is None or action < 0:
-                if action is None:
-                    raise UnexpectedTokenError(token, self._expected(states, end_state))
+            action = actions[states[-1]].get(token.type)
+            while action is not None and action < 0:
                 self._reduce(rules[-1 - action], states, parts)
                 if token.type == END and states[-1] == end_state:
                     return parts[-1]
+                action = actions[states[-1]].get(token.type)
+            if action is None:
+                raise UnexpectedTokenError(token, self._expected(states, end_state))
             states.append(action)
             parts.append(token)
         raise AssertionError("the last token ends the loop")
