@@ -145,6 +145,7 @@ _NESTING = frozenset({"batch", "sequence"})
 """Dims that several axes may cut one after the other."""
 
 _TAKES_ON = (ReduceStatement, SealStatement)
+_SHARING = (SplitStatement, StoreStatement, ReduceStatement, AverageStatement)
 
 
 class _Binder:
@@ -168,7 +169,12 @@ class _Binder:
             Table.ACTIVATIONS: {},
         }
         self._attention: dict[Axis, Decision[str]] = {}
-        self._stage_axes: set[Axis] = set()
+        self._stage_axes = {
+            axis.text
+            for statement in program.statements
+            if isinstance(statement, SplitStatement) and any(dim.text == "layers" for dim in statement.dims)
+            for axis in statement.axes
+        }
         self._batch_axes: dict[Axis, Decision[str]] = {}
         self._stored: dict[Table, dict[Name, dict[Axis, Decision[bool]]]] = {table: {} for table in Table}
         self._reducing: dict[Name, list[ReduceStatement]] = {}
@@ -184,6 +190,7 @@ class _Binder:
         for statement in self._program.statements:
             self._num_before = len(self._problems)
             self._refuse_on(statement)
+            self._refuse_stage_axis(statement)
             _BINDERS[type(statement)](self, statement)
         self._check_cuts()
         if not self._problems:
@@ -245,6 +252,21 @@ class _Binder:
                 "lies, which must be the same in every group",
                 "Leave ON out, or write WHERE with stage.",
             )
+
+    def _refuse_stage_axis(self, statement: Statement) -> None:
+        """Ranks along the axis of stages hold other layers: they share no tensor."""
+        is_pipeline = isinstance(statement, SplitStatement) and any(
+            dim.text == "layers" for dim in statement.dims
+        )
+        if is_pipeline or not isinstance(statement, _SHARING):
+            return
+        for axis in statement.axes:
+            if axis.text in self._stage_axes:
+                self._refuse(
+                    axis.span,
+                    f"ranks along {axis.text!r} hold the layers of other stages: there is nothing to share over it",
+                    "Name another axis.",
+                )
 
     def _without_match(self, statement: Statement, tables: Sequence[Table], what: str) -> None:
         """Refuse a statement that matched nothing, unless it says IF ANY."""
@@ -320,7 +342,6 @@ class _Binder:
         axes = [axis.text for axis in statement.axes]
         for dim in statement.dims:
             if dim.text == "layers":
-                self._stage_axes |= set(axes)
                 self._matched.setdefault(id(statement), statement)
                 self._own(statement, "layers")
             elif dim.text == "batch":

@@ -192,6 +192,7 @@ class _Blocks:
             },
             attention={axis: decision.value for axis, decision in self._bound.attention.items()},
             reasons=self._reasons,
+            sizes=dict(self._bound.mesh.axes),
         )
 
     def _dtype(self, layers: tuple[int, ...]) -> str:

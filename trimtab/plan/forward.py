@@ -5,6 +5,7 @@ output; cut along its inputs it wants cut inputs and gives summands; a whole mat
 row of its output asks for. What then differs from the row's own layout is moved there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class BlockContext:
         parameters: By relative name, how the parameter lies when it is used, with its dims and shape.
         attention: By axis that cuts the sequence of attention: ulysses, allgather, ring.
         reasons: By axis and dim (or None), the statement behind a cut.
+        sizes: Of the axes.
     """
 
     network: Network
@@ -46,6 +48,7 @@ class BlockContext:
     parameters: Mapping[str, tuple[tuple[str, ...], tuple[int, ...], Placements]]
     attention: Mapping[str, str]
     reasons: Mapping[tuple[str, str | None], Because]
+    sizes: Mapping[str, int]
 
     def why(self, step: Step) -> Because:
         """The statement behind a change of layout."""
@@ -57,19 +60,27 @@ class BlockContext:
 
     def size(self, dim: str) -> int:
         """Logical elements along a dim of an activation."""
-        return {
-            "batch": self.batch,
-            "sequence": self.sequence,
-            "slots": self.slots,
-            "experts": self.network.experts,
-            "routes": self.network.experts,
-        }.get(dim) or self.network.size_of(dim)
+        match dim:
+            case "batch":
+                return self.batch
+            case "sequence":
+                return self.sequence
+            case "slots":
+                return self.slots
+            case "experts" | "routes":
+                return self.network.experts
+        return self.network.size_of(dim)
 
     @property
     def slots(self) -> int:
-        """Tokens that each expert is given with balanced routing."""
+        """Tokens that each expert is given with balanced routing: as many from each rank that routes its own."""
         experts = self.network.experts
-        return -(-self.batch * self.sequence * self.network.top_k // experts) if experts else 0
+        if not experts:
+            return 0
+        cuts = [axis for axis, placement in self.activations["router"] if placement.dim in DATA_DIMS]
+        regions = math.prod(self.sizes[axis] for axis in cuts)
+        tokens = self.batch * self.sequence // regions
+        return regions * -(-tokens * self.network.top_k // experts)
 
 
 COMPUTED = Because(reason="the network")
@@ -154,7 +165,7 @@ class Forward:
         sums = ("batch", "sequence", "sums")
         builder.value("vocab_sums", sums, (*self._shape(tokens), 2), partial, "fp32")
         builder.add(OperatorKind.VOCAB_SUMS, [logits, "targets", highest], ["vocab_sums"], COMPUTED)
-        return [builder.laid_out("vocab_sums", data, self.context.why)]
+        return [highest, builder.laid_out("vocab_sums", data, self.context.why)]
 
     def _attention(self, stream: str) -> str:
         builder = self.builder

@@ -47,10 +47,13 @@ def in_order(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     waiting = list(operators)
     makers: Mapping[str, Operator] = {name: operator for operator in waiting for name in operator.outputs}
     done: dict[int, Operator] = {}
+    begun: set[int] = set()
 
     def emit(operator: Operator) -> None:
         if id(operator) in done:
             return
+        assert id(operator) not in begun, f"{operator.outputs[0]} is made of itself"
+        begun.add(id(operator))
         for name in operator.inputs:
             if name in makers:
                 emit(makers[name])
