@@ -3,8 +3,8 @@
     python bench/fuzz_language.py [--inputs 1000000] [--processes 2] [--seed 0] [--quick] [--json]
 
 Half of the texts are noise, half are printed random programs and their damaged copies. Every one must be
-accepted, or refused with an error of ours. Printed: how many of each half are accepted, the longest time that
-one text took and that text, and everything that is a bug. Exit code 1 if there is one.
+accepted, or refused with an error of ours. Printed: how many of each half are accepted, the longest processor
+time that one text took and that text, and everything that is a bug. Exit code 1 if there is one.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def _show(outcome: Outcome, elapsed_s: float, *, is_json: bool) -> None:
         half = document[name]
         share = half["accepted"] / half["inputs"]
         print(f"  {name:9} {half['inputs']:>9,}  accepted {half['accepted']:>9,} ({share:.1%})")
-    print(f"worst time {outcome.worst_s * 1e3:.1f} ms, for {outcome.worst_text[:200]!r}")
+    print(f"worst processor time {outcome.worst_s * 1e3:.1f} ms, for {outcome.worst_text[:200]!r}")
     print(f"bugs: {len(outcome.failures)}")
     for failure in outcome.failures[:20]:
         print(f"  {failure}")
