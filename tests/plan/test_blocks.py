@@ -1,8 +1,8 @@
 """The programs of a plan's blocks."""
 
 import pytest
-from tests.plan.conftest import PlanOf
 
+from tests.plan.conftest import PlanOf
 from trimtab.plan.verifier import accumulations
 
 
