@@ -35,6 +35,7 @@ class Devices:
         self._axes = plan.averaged_axes
         self._keys = list(itertools.product(*(range(plan.mesh.sizes[axis]) for axis in self._axes)))
         dealt = _dealt_by_layer(plan)
+        self._weights: dict[tuple[str, Key], Array] = {}
         self._batches = {key: [self._own(batch, key) for batch in batches] for key in self._keys}
         self._passes: dict[Key, list[Passed]] = {}
         for key in self._keys:
@@ -84,8 +85,11 @@ class Devices:
 
     def _initial(self, parameter: Parameter, key: Key) -> Array:
         """Any residues, others on every device."""
-        chance = np.random.default_rng([self._seed, 2, zlib.crc32(parameter.name.encode()), *key])
-        return chance.integers(0, self._integers.modulus, parameter.computed.shape)
+        if (parameter.name, key) not in self._weights:
+            chance = np.random.default_rng([self._seed, 2, zlib.crc32(parameter.name.encode()), *key])
+            drawn = chance.integers(0, self._integers.modulus, parameter.computed.shape)
+            self._weights[parameter.name, key] = drawn
+        return self._weights[parameter.name, key]
 
     def _gradient(self, parameter: Parameter, key: Key) -> Array:
         found: Array = np.sum([passed.gradients[parameter.name] for passed in self._passes[key]], axis=0)

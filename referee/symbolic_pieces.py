@@ -185,9 +185,16 @@ def chunks_of_storage(piece: Piece, pieces: int) -> list[Piece]:
     """The flattened elements of a piece cut into equal ranges."""
     extents = [piece.extent.cut_storage(pieces, index) for index in range(pieces)]
     flat = piece.array.reshape(-1)
-    size = stored_size(flat.size, pieces)
-    flat = np.pad(flat, (0, size * pieces - flat.size))
-    return [Piece(extent, flat[index * size : (index + 1) * size]) for index, extent in enumerate(extents)]
+    parts = equal_parts(flat, pieces, stored_size(flat.size, pieces))
+    return [Piece(extent, part) for extent, part in zip(extents, parts, strict=True)]
+
+
+def equal_parts(flat: Array, parts: int, size: int) -> list[Array]:
+    """Consecutive parts of one size; zeros where the array ends before."""
+    missing = size * parts - flat.size
+    if missing:
+        flat = np.concatenate([flat, np.zeros(missing, dtype=np.int64)])
+    return [flat[index * size : (index + 1) * size] for index in range(parts)]
 
 
 def join_along(pieces: Sequence[Piece], dim: int, length: int) -> Piece:

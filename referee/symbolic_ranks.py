@@ -12,6 +12,7 @@ from symbolic_local import Local, attend, attend_grad, compute
 from symbolic_pieces import (
     Array,
     Extent,
+    MisfitError,
     Piece,
     chunks_along,
     chunks_of_storage,
@@ -74,9 +75,12 @@ class Ranks:
     def run(self, operators: Iterable[Operator], scope: Scope) -> None:
         """Operators in order.
 
-        Raises: MisfitError, ValueError, KeyError if pieces cannot be put together or are missing.
+        Raises: MisfitError or ValueError if pieces cannot be put together or are missing.
         """
         for operator in operators:
+            for name in operator.inputs:
+                if name not in scope.held:
+                    raise MisfitError(f"{operator.kind} reads {name!r}, which no rank has")
             if operator.kind in COLLECTIVES:
                 self._collective(operator, scope)
             elif operator.kind == "slice":
@@ -124,7 +128,7 @@ class Ranks:
     def _local(self, operator: Operator, scope: Scope) -> None:
         outputs: list[Held] = [{} for _ in operator.outputs]
         declared = [self.mesh.extents(scope.declared[name]) for name in operator.outputs]
-        inputs = [scope.held[name] for name in operator.inputs if name in scope.held]
+        inputs = [scope.held[name] for name in operator.inputs]
         parameters = (
             [scope.parameters(name) for name in operator.parameters] if scope.block != "update" else []
         )
@@ -145,7 +149,7 @@ class Ranks:
     def _holders(self, operator: Operator, scope: Scope) -> list[int]:
         """The ranks that have what an operator reads; of a sum of uses one is enough."""
         enough = any if operator.kind == "sum" else all
-        held = [scope.held.get(name, {}) for name in operator.inputs]
+        held = [scope.held[name] for name in operator.inputs]
         return [rank for rank in scope.ranks if enough(rank in pieces for pieces in held)]
 
     def _slice(self, operator: Operator, scope: Scope) -> None:

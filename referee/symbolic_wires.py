@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symbolic_pieces import Array
+from symbolic_pieces import Array, equal_parts
 
 Combine = Callable[[Array, Array], Array]
 """Sum or maximum of two arrays of one shape."""
@@ -197,9 +197,7 @@ def _scattered_and_gathered(
 
 
 def _in_chunks(array: Array, chunks: int) -> list[Array]:
-    size = -(-array.size // chunks)
-    padded = np.pad(array, (0, size * chunks - array.size))
-    return [padded[index * size : (index + 1) * size] for index in range(chunks)]
+    return equal_parts(array, chunks, -(-array.size // chunks))
 
 
 def _tree(line: Line, arrays: Sequence[Array], combine: Combine) -> list[Array]:

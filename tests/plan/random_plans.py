@@ -425,17 +425,24 @@ def spoil(plan: Plan, chance: random.Random) -> Iterator[Spoilt]:
         if _is_sum(plan, operator)
     ]
     for spoiling in Spoiling:
-        # A maximum taken twice is the same maximum.
-        fitting = [
-            (index, operator)
-            for index, operator in sums
-            if spoiling is not Spoiling.DOUBLED or _transfer(operator).operation == "sum"
-        ]
-        if not fitting or (spoiling is Spoiling.MOVED and len(plan.mesh.axes) == 1):
-            continue
-        index, operator = chance.choice(fitting)
-        what = f"{operator.kind.value} of {', '.join(operator.inputs)} over {', '.join(_transfer(operator).axes)}"
-        yield Spoilt(plan=_spoilt(plan, index, operator, spoiling, chance), spoiling=spoiling, what=what)
+        fitting = [(index, operator) for index, operator in sums if _can(plan, operator, spoiling)]
+        if fitting:
+            index, operator = chance.choice(fitting)
+            over = ", ".join(_transfer(operator).axes)
+            what = f"{operator.kind.value} of {', '.join(operator.inputs)} over {over}"
+            yield Spoilt(plan=_spoilt(plan, index, operator, spoiling, chance), spoiling=spoiling, what=what)
+
+
+def _can(plan: Plan, operator: Operator, spoiling: Spoiling) -> bool:
+    """Whether a sum can be spoilt so that it matters."""
+    if spoiling is Spoiling.DOUBLED:
+        return _transfer(operator).operation == "sum"  # A maximum taken twice is the same maximum.
+    return spoiling is Spoiling.REMOVED or bool(_other_axes(plan, operator))
+
+
+def _other_axes(plan: Plan, operator: Operator) -> list[str]:
+    """Axes with several ranks that a sum is not made over."""
+    return [axis for axis, size in plan.mesh.axes if size > 1 and axis not in _transfer(operator).axes]
 
 
 def _programs(plan: Plan) -> list[tuple[Operator, ...]]:
@@ -459,17 +466,13 @@ def _is_sum(plan: Plan, operator: Operator) -> bool:
 
 
 def _spoilt(plan: Plan, index: int, operator: Operator, spoiling: Spoiling, chance: random.Random) -> Plan:
-    if spoiling is Spoiling.REMOVED:
-        change = _removed(operator)
-    elif spoiling is Spoiling.DOUBLED:
-        change = _doubled(
-            operator, plan.blocks[index].values if index < len(plan.blocks) else plan.update.values
-        )
+    values = plan.blocks[index].values if index < len(plan.blocks) else plan.update.values
+    if spoiling is Spoiling.DOUBLED:
+        change = _doubled(operator, values)
+    elif spoiling is Spoiling.MOVED:
+        change = _moved(operator, chance.choice(_other_axes(plan, operator)), values)
     else:
-        others = [axis for axis, _ in plan.mesh.axes if axis not in _transfer(operator).axes]
-        if not others:
-            return _spoilt(plan, index, operator, Spoiling.REMOVED, chance)
-        change = _moved(operator, chance.choice(others))
+        change = _removed(operator)
     if index == len(plan.blocks):
         return replace(plan, update=_changed_update(plan.update, operator, change))
     blocks = list(plan.blocks)
@@ -501,7 +504,18 @@ class _Change:
 
 
 def _removed(operator: Operator) -> _Change:
+    """Who reads the sum reads the summand; where it was scattered, its own piece of the summand."""
+    if operator.kind is OperatorKind.REDUCE_SCATTER:
+        return _Change(operators=(_piece_of(operator, operator.inputs),), renamed={}, values={})
     return _Change(operators=(), renamed=dict(zip(operator.outputs, operator.inputs, strict=True)), values={})
+
+
+def _piece_of(operator: Operator, names: Sequence[str]) -> Operator:
+    """The cut of a reduce-scatter, without its sum."""
+    cuts = _transfer(operator).axes
+    return replace(
+        operator, kind=OperatorKind.SLICE, inputs=tuple(names), transfer=None, variants=(), cuts=cuts
+    )
 
 
 def _doubled(operator: Operator, values: Mapping[str, Value]) -> _Change:
@@ -529,9 +543,16 @@ def _doubled(operator: Operator, values: Mapping[str, Value]) -> _Change:
     return _Change(operators=(operator, once_more), renamed=again, values=new)
 
 
-def _moved(operator: Operator, axis: str) -> _Change:
+def _moved(operator: Operator, axis: str, values: Mapping[str, Value]) -> _Change:
+    """The sum over another axis; where it was scattered, the pieces stay the same."""
     transfer = replace(_transfer(operator), axes=(axis,), route="native", levels=(), stages=())
-    return _Change(operators=(replace(operator, transfer=transfer, variants=()),), renamed={}, values={})
+    elsewhere = replace(operator, kind=OperatorKind.ALL_REDUCE, transfer=transfer, variants=(), dim_to=None)
+    if operator.kind is OperatorKind.ALL_REDUCE:
+        return _Change(operators=(elsewhere,), renamed={}, values={})
+    names = {name: f"{name}~elsewhere" for name in operator.inputs}
+    elsewhere = replace(elsewhere, outputs=tuple(names.values()))
+    new = {copy: replace(values[name], name=copy) for name, copy in names.items()}
+    return _Change(operators=(elsewhere, _piece_of(operator, elsewhere.outputs)), renamed={}, values=new)
 
 
 def _changed_block(block: Block, old: Operator, change: _Change) -> Block:
