@@ -176,9 +176,8 @@ class Forward:
             "v": self._linear(normed, "attention.wv.weight", "attention.v", _KEYS),
         }
         for name in ("q", "k"):
-            weight = f"attention.{name}_norm.weight"
-            if weight in self.context.parameters:
-                names[name] = self._head_norm(names[name], weight)
+            if f"attention.{name}_norm.weight" in self.context.parameters:
+                names[name] = self._head_norm(names[name], f"attention.{name}_norm")
         found, kind = self._attention_layouts(builder.values[names["q"]].placements)
         laid = [builder.laid_out(names[name], found[name], self.context.why) for name in ("q", "k", "v")]
         target = self.context.activations["attention.out"]
@@ -190,10 +189,10 @@ class Forward:
             out = builder.laid_out(out, target, self.context.why)
         return self._linear(out, "attention.wo.weight", "attention_residual", _RESIDUAL, is_summand=True)
 
-    def _head_norm(self, name: str, weight: str) -> str:
+    def _head_norm(self, x: str, norm: str) -> str:
         """A norm over each head of queries or keys: it runs wherever whole heads lie."""
-        out = self.builder.like(f"{name}_norm", name, self.builder.values[name].placements)
-        self.builder.add(OperatorKind.NORM, [name], [out], COMPUTED, parameters=[weight])
+        out = self.builder.like(f"{x}_norm", x, self.builder.values[x].placements)
+        self.builder.add(OperatorKind.NORM, [x], [out], COMPUTED, parameters=self._norm_parameters(norm))
         return out
 
     def _travel(self, kind: OperatorKind, queries: Placements) -> tuple[Transfer | None, Because]:
@@ -289,9 +288,12 @@ class Forward:
         target = self.context.activations[row]
         laid = self.builder.laid_out(stream, target, self.context.why)
         self.builder.value(row, _RESIDUAL, self._shape(_RESIDUAL), target)
-        parameters = [name for name in (f"{row}.weight", f"{row}.bias") if name in self.context.parameters]
-        self.builder.add(OperatorKind.NORM, [laid], [row], COMPUTED, parameters=parameters)
+        self.builder.add(OperatorKind.NORM, [laid], [row], COMPUTED, parameters=self._norm_parameters(row))
         return row
+
+    def _norm_parameters(self, norm: str) -> list[str]:
+        """Its weight, and its bias where the network has one."""
+        return [name for name in (f"{norm}.weight", f"{norm}.bias") if name in self.context.parameters]
 
     def _linear(
         self, x: str, weight: str, row: str, dims: tuple[str, ...], *, is_summand: bool = False
