@@ -356,9 +356,9 @@ def _loss_grad(local: Local) -> list[Piece]:
 
 
 def _sums(local: Local, logits: Piece, targets: Piece, given: Sequence[Piece]) -> Array:
-    """Over the vocabulary: as they arrived, or from the own logits."""
+    """Over the vocabulary: as they arrived behind the maximum, which they count already, or from the own logits."""
     if given:
-        return given[0].array
+        return given[-1].array
     vocab = logits.extent.indices[2]
     highest = local.integers.highest(logits.array, vocab)
     return local.integers.vocabulary_sums(logits.array, vocab, targets.array, highest)
