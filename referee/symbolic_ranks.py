@@ -107,7 +107,7 @@ class Ranks:
             pair = tuple(
                 rank for place in (source, target) for rank in group if self.plan.place(rank) == place
             )
-            what = Sent("pipeline", phase, "send", ("residual stream",), (axis,), "native")
+            what = Sent("pipeline", phase, "send", (value.name,), (axis,), "native")
             line = self.wires.line(what, pair, BYTES_OF[value.dtype], only_first_sends=True)
             piece = stream[pair[0]]
             found[pair[1]] = Piece(piece.extent, line.send(0, 1, piece.array))
