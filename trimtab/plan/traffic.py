@@ -236,7 +236,7 @@ class _Counter:
             payload_bytes=payload,
             sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
             runs={source: float(runs)},
-            tensors=(value.name,),
+            tensors=("residual stream",),
         )
 
 
