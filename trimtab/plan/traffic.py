@@ -213,6 +213,11 @@ class _Counter:
                 Phase.BACKWARD, after.values[after.gradient], target, source, work.microbatches
             )
 
+    def _is_stream_sealed(self, axis: str) -> bool:
+        rows = self._plan.bound.rows[Table.ACTIVATIONS].values()
+        stream = (row.name for row in rows if row.kind == "residual")
+        return any(self._plan.bound.is_sealed(Table.ACTIVATIONS, name, [axis]) for name in stream)
+
     def _border(self, phase: Phase, value: Value, source: int, target: int, runs: int) -> Traffic:
         """What one stage hands to the next, or back, for each microbatch."""
         pipeline = self._plan.pipeline
@@ -222,7 +227,7 @@ class _Counter:
         transfer = Transfer(
             axes=(pipeline.axis,),
             wire=value.dtype,
-            is_sealed=pipeline.axis in self._plan.bound.sealed[Table.ACTIVATIONS],
+            is_sealed=self._is_stream_sealed(pipeline.axis),
         )
         because = Because(reason="pipeline parallelism", line=pipeline.line)
         return Traffic(
