@@ -123,3 +123,51 @@ def test_on_chooses_groups(plan_of: PlanOf) -> None:
     )
     by_groups = plan.bound.reductions["final_norm.weight"]["dp"]
     assert {groups: found.wire.value for groups, found in by_groups.items()} == {(0,): "bf16", (1,): None}
+
+
+def test_a_seal_speaks_of_rows_and_axes(plan_of: PlanOf) -> None:
+    """What a line does not name travels as it is; what it names is sealed wherever it is sent."""
+    plan = plan_of(
+        "MESH dp 2, tp 2\nSPLIT heads, mlp OVER tp\nSTORE params OVER dp\n"
+        "SEAL params WHERE layer = 0 OVER dp\nSEAL activations WHERE kind = 'residual' OVER tp"
+    )
+    sealed = {
+        (traffic.block, traffic.tensors[0], traffic.transfer.is_sealed)
+        for traffic in plan.traffic
+        if traffic.block.startswith("layer") and traffic.phase.value == "forward"
+    }
+    assert ("layer 0", "stored:attention_norm.weight", True) in sealed
+    assert ("layers 1-3", "stored:attention_norm.weight", False) in sealed
+    assert ("layer 0", "attention.wo.product", True) in sealed
+
+
+def test_a_sum_names_the_line_that_makes_it_one(plan_of: PlanOf) -> None:
+    """Norms under sequence parallelism are summed over tp because of that line, not of the batch's."""
+    plan = plan_of(
+        "MESH dp 2, tp 2\nSPLIT batch OVER dp\nSPLIT heads, mlp, vocab OVER tp\n"
+        "SPLIT sequence OF activations WHERE kind IN ('norm', 'residual') OVER tp\nREDUCE grads OVER dp USING tree"
+    )
+    lines = {
+        traffic.transfer.axes: line_of(traffic.because.line)
+        for traffic in plan.traffic
+        if traffic.block == "update" and any(name.startswith("acc:layers") for name in traffic.tensors)
+    }
+    assert lines == {("dp",): 5, ("tp",): 4}
+
+
+def test_rows_are_those_of_the_microbatch_that_runs(plan_of: PlanOf) -> None:
+    """MICROBATCHES changes what WHERE bytes speaks of."""
+    plan = plan_of("MESH pp 2, dp 2\nSPLIT layers OVER pp MICROBATCHES 2", microbatch=2)
+    assert plan.work.microbatch == 8
+    assert plan.bound.rows[Table.ACTIVATIONS]["embedding"].shape[0] == 8
+
+
+def test_an_average_is_compressed_as_it_says(plan_of: PlanOf) -> None:
+    """A clause that is read and forgotten is a lie about bytes."""
+    text = "MESH site 2, dp 2\nSPLIT batch OVER site, dp\nAVERAGE params OVER site EVERY 4 STEPS"
+    plain, small = plan_of(text), plan_of(f"{text} COMPRESS int8")
+    sent = [
+        sum(traffic.sent_bytes(0) for traffic in plan.traffic if traffic.operator.kind.value == "average")
+        for plan in (plain, small)
+    ]
+    assert sent[0] == 4 * sent[1]

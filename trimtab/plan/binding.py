@@ -15,6 +15,7 @@ from trimtab.plan.tables import Row, Table
 from trimtab.spec import Mesh, Place, Problem, Program, StrategyError
 from trimtab.spec.language import (
     AverageStatement,
+    Call,
     ComputeStatement,
     Expression,
     KeepStatement,
@@ -59,11 +60,8 @@ class Reduction:
 
     @property
     def line(self) -> Span | None:
-        """The statement that says most about it."""
-        for decision in (self.route, self.compress, self.wire, self.bucket_bytes, self.over):
-            if decision.line is not None:
-                return decision.line
-        return None
+        """The last statement that speaks of it."""
+        return self.over.line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +72,8 @@ class Averaging:
     outer: str
     momentum: float
     wire: str | None
+    compress: str
+    compress_argument: float | None
     line: Span
 
 
@@ -96,7 +96,8 @@ class Bound:
         offloaded: By table and name.
         kept: Storage types by table and name.
         computed: Compute types by layer.
-        sealed: Axes on which a table is encrypted on the wire.
+        sealed: By table and name, the axes on which what is sent of a row is encrypted.
+        sequence_axes: Axes over which some activation's sequence is cut, with the first deciding line.
         warnings: Statements without effect.
     """
 
@@ -114,8 +115,19 @@ class Bound:
     offloaded: Mapping[Table, Mapping[Name, Span]]
     kept: Mapping[Table, Mapping[Name, Decision[str]]]
     computed: Mapping[int, Decision[str]]
-    sealed: Mapping[Table, Mapping[Axis, Span]]
+    sealed: Mapping[Table, Mapping[Name, Mapping[Axis, Span]]]
+    sequence_axes: Mapping[Axis, Span]
     warnings: tuple[Problem, ...] = field(default=())
+
+    def data_line(self, axis: Axis) -> Span | None:
+        """The statement that cuts samples or tokens over an axis: why gradients are summands there."""
+        cut = self.batch_axes.get(axis)
+        return cut.line if cut else self.sequence_axes.get(axis)
+
+    def is_sealed(self, table: Table, name: Name, axes: Iterable[Axis]) -> bool:
+        """Whether anything that is sent of a row over these axes is encrypted."""
+        sealed = self.sealed[table].get(name, {})
+        return any(axis in sealed for axis in axes)
 
 
 def bind(
@@ -144,7 +156,7 @@ _COMPANIONS = {"heads": ("heads", "kv_heads")}
 _NESTING = frozenset({"batch", "sequence"})
 """Dims that several axes may cut one after the other."""
 
-_TAKES_ON = (ReduceStatement, SealStatement)
+_TAKES_ON = (ReduceStatement,)
 _SHARING = (SplitStatement, StoreStatement, ReduceStatement, AverageStatement)
 
 
@@ -183,7 +195,8 @@ class _Binder:
         self._offloaded: dict[Table, dict[Name, Span]] = {table: {} for table in Table}
         self._kept: dict[Table, dict[Name, Decision[str]]] = {table: {} for table in Table}
         self._computed: dict[int, Decision[str]] = {}
-        self._sealed: dict[Table, dict[Axis, Span]] = {table: {} for table in Table}
+        self._sealed: dict[Table, dict[Name, dict[Axis, Span]]] = {table: {} for table in Table}
+        self._sequence_axes: dict[Axis, Span] = {}
 
     def bind(self) -> Bound:
         self._default_batch()
@@ -214,6 +227,7 @@ class _Binder:
             kept=self._kept,
             computed=self._computed,
             sealed=self._sealed,
+            sequence_axes=self._sequence_axes,
             warnings=tuple(self._without_effect()),
         )
 
@@ -248,8 +262,8 @@ class _Binder:
         if on is not None and not isinstance(statement, _TAKES_ON):
             self._refuse(
                 statement.span,
-                "ON limits REDUCE and SEAL to some groups of devices; this statement decides how a tensor "
-                "lies, which must be the same in every group",
+                "ON limits REDUCE to some groups of devices; what this statement decides must be the same in every "
+                "group",
                 "Leave ON out, or write WHERE with stage.",
             )
 
@@ -378,6 +392,9 @@ class _Binder:
                     found = True
                     for axis in axes:
                         self._cut(statement, row, axis, companion)
+        if dim == "sequence":
+            for axis in axes:
+                self._sequence_axes.setdefault(axis, statement.span)
         if dim == "sequence" and statement.table is None:
             for axis in axes:
                 self._attention[axis] = Decision(
@@ -524,6 +541,8 @@ class _Binder:
             outer=outer,
             momentum=float(arguments[0].value) if arguments else 0.0,
             wire=statement.wire.text if statement.wire else None,
+            compress=statement.compress.name.text if statement.compress else "none",
+            compress_argument=_first_number(statement.compress),
             line=statement.span,
         )
         for row in self._matching(statement, Table.PARAMS, statement.where):
@@ -580,11 +599,13 @@ class _Binder:
         self._without_match(statement, [Table.LAYERS], "matches")
 
     def _bind_seal(self, statement: SealStatement) -> None:
-        for table in (Table(name.text) for name in statement.tables):
-            self._matching(statement, table, statement.where)
-            for axis in statement.axes:
-                self._sealed[table][axis.text] = statement.span
-                self._own(statement, "seal", table, axis.text)
+        tables = [Table(name.text) for name in statement.tables]
+        for table in tables:
+            for row in self._matching(statement, table, statement.where):
+                for axis in statement.axes:
+                    self._sealed[table].setdefault(row.name, {})[axis.text] = statement.span
+                    self._own(statement, "seal", table, row.name, axis.text)
+        self._without_match(statement, tables, "matches")
 
     # Sums.
 
@@ -657,15 +678,19 @@ def _override(reduction: Reduction, statement: ReduceStatement) -> Reduction:
     if statement.bucket_bytes is not None:
         reduction = replace(reduction, bucket_bytes=Decision(statement.bucket_bytes, line))
     if statement.compress is not None:
-        arguments = statement.compress.arguments
         reduction = replace(
             reduction,
             compress=Decision(statement.compress.name.text, line),
-            compress_argument=float(arguments[0].value) if arguments else None,
+            compress_argument=_first_number(statement.compress),
         )
     if statement.wire is not None:
         reduction = replace(reduction, wire=Decision(statement.wire.text, line))
     return reduction
+
+
+def _first_number(call: Call | None) -> float | None:
+    """The fraction of a top-k, the rank of a PowerSGD."""
+    return float(call.arguments[0].value) if call is not None and call.arguments else None
 
 
 def _listed_places(level: str, places: Iterable[object]) -> str:

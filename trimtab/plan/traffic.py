@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from trimtab.plan.collectives import Request, RouteError, Send, sends_of
 from trimtab.plan.meshes import coordinates, groups
@@ -75,8 +76,11 @@ class _Counter:
         assert transfer is not None, "collectives are sent"
         all_groups = self._groups_over(transfer.axes)
         special = {index for indices, _ in operator.variants for index in indices}
-        ways = [(tuple(index for index in range(len(all_groups)) if index not in special), transfer)]
-        for indices, way in (*ways, *operator.variants):
+        others = tuple(index for index in range(len(all_groups)) if index not in special)
+        ways = [(others, transfer, operator.because)]
+        for (indices, way), line in zip(operator.variants, operator.variant_lines, strict=True):
+            ways.append((indices, way, replace(operator.because, line=line)))
+        for indices, way, because in ways:
             members = self._taking_part([all_groups[index] for index in indices], way, runs)
             if not members:
                 continue
@@ -91,6 +95,7 @@ class _Counter:
                 sends=tuple(self._sends(operator, values, way, members, elements, piece)),
                 runs=runs,
                 tensors=operator.inputs,
+                because=because,
             )
 
     def _groups_over(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
@@ -213,6 +218,11 @@ class _Counter:
                 Phase.BACKWARD, after.values[after.gradient], target, source, work.microbatches
             )
 
+    def _is_stream_sealed(self, axis: str) -> bool:
+        rows = self._plan.bound.rows[Table.ACTIVATIONS].values()
+        stream = (row.name for row in rows if row.kind == "residual")
+        return any(self._plan.bound.is_sealed(Table.ACTIVATIONS, name, [axis]) for name in stream)
+
     def _border(self, phase: Phase, value: Value, source: int, target: int, runs: int) -> Traffic:
         """What one stage hands to the next, or back, for each microbatch."""
         pipeline = self._plan.pipeline
@@ -222,7 +232,7 @@ class _Counter:
         transfer = Transfer(
             axes=(pipeline.axis,),
             wire=value.dtype,
-            is_sealed=pipeline.axis in self._plan.bound.sealed[Table.ACTIVATIONS],
+            is_sealed=self._is_stream_sealed(pipeline.axis),
         )
         because = Because(reason="pipeline parallelism", line=pipeline.line)
         return Traffic(
@@ -237,6 +247,7 @@ class _Counter:
             sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
             runs={source: float(runs)},
             tensors=("residual stream",),
+            because=because,
         )
 
 

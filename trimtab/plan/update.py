@@ -264,8 +264,7 @@ class _Updater:
         return summed
 
     def _why(self, step: Step) -> Because:
-        cut = self._bound.batch_axes.get(step.axes[0]) or self._bound.attention.get(step.axes[0])
-        return Because(reason="sum of gradients", line=cut.line if cut else None)
+        return Because(reason="sum of gradients", line=self._bound.data_line(step.axes[0]))
 
     def _tied(self, parameter: Parameter, names: Sequence[str]) -> str:
         """Both uses of a tied matrix, added."""
@@ -333,7 +332,9 @@ class _Updater:
                     transfer=Transfer(
                         axes=(axis,),
                         wire=averaging.wire or builder.values[done].dtype,
-                        is_sealed=axis in self._bound.sealed[Table.PARAMS],
+                        compress=averaging.compress,
+                        compress_argument=averaging.compress_argument,
+                        is_sealed=self._bound.is_sealed(Table.PARAMS, name, [axis]),
                     ),
                     every=averaging.every,
                 )
