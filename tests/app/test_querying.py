@@ -5,7 +5,6 @@ import io
 import json
 import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -232,16 +231,11 @@ def test_asking_needs_no_torch(desk: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_plan_of_512_ranks_is_asked_within_a_second(desk: Path) -> None:
-    """Compiled, made into tables, asked. In CPU seconds: other tests may be at work beside this one."""
+def test_a_plan_of_512_ranks_is_asked(desk: Path) -> None:
+    """Compiled, made into tables, asked: a large plan is where people have questions."""
     (desk / "large.yaml").write_text(LARGE, encoding="utf-8")
-    spent = []
-    for _ in range(2):
-        start = time.process_time()
-        subject = find_subject("large.yaml", ())
-        answer = ClosedDatabase(subject.relations).ask(
-            "SELECT at_pp, max(param_bytes), sum(sent_off_node_bytes_per_step) FROM ranks GROUP BY at_pp ORDER BY at_pp"
-        )
-        spent.append(time.process_time() - start)
-        assert [row[0] for row in answer.rows] == list(range(8))
-    assert min(spent) < 1.0, spent
+    subject = find_subject("large.yaml", ())
+    answer = ClosedDatabase(subject.relations).ask(
+        "SELECT at_pp, max(param_bytes), sum(sent_off_node_bytes_per_step) FROM ranks GROUP BY at_pp ORDER BY at_pp"
+    )
+    assert [row[0] for row in answer.rows] == list(range(8))

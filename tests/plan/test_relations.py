@@ -38,7 +38,6 @@ PROGRAMS = {
     "average": ("MESH site 2, dp 2\nAVERAGE params OVER site EVERY 64 STEPS USING nesterov(0.7)", {}),
     "recompute": ("RECOMPUTE activations WHERE layer % 2 = 0\nCOMPUTE layers WHERE layer = 1 IN bf16", {}),
     "groups": (f"{TENSORS}\nREDUCE grads OVER dp\nREDUCE grads OVER dp USING tree ON rank IN (0, 2)", {}),
-    "letters": ("MESH dp 2, DP 2\nSPLIT batch OVER dp, DP", {}),
 }  # fmt: skip
 
 
@@ -405,9 +404,3 @@ def test_groups_that_go_another_way_are_named() -> None:
         ("sum", "1", "all_reduce", 3),
     }
     assert found.row("grads", name="layers.0.mlp.up.weight")["route"] in ("native | tree", "tree | native")
-
-
-def test_axes_that_differ_in_letters_only_have_columns_of_their_own() -> None:
-    """SQL takes `at_dp` and `at_DP` for one."""
-    row = compiled("MESH dp 2, DP 2\nSPLIT batch OVER dp, DP").row("ranks", rank=1)
-    assert (row["at_dp"], row["at_DP_1"]) == (0, 1)

@@ -19,10 +19,11 @@ from trimtab.app.run_records import read_records
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
 from trimtab.cost.replicated import num_states
 from trimtab.ledger.relations import run_relations
-from trimtab.plan.compiling import Training, compile_program
+from trimtab.plan.compiling import compile_program
 from trimtab.plan.layout import network_of
 from trimtab.plan.physical import Plan
 from trimtab.plan.relations import PLAN_SCHEMAS, plan_relations
+from trimtab.plan.training import Training
 from trimtab.runtime.checkpoint.store import find_checkpoints
 from trimtab.spec import Job, LoadedJob
 from trimtab.terms import ExitCode, InputError, Relation, TrimtabError

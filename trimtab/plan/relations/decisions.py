@@ -237,8 +237,8 @@ def _in_memory(bound: Bound, table: Table) -> Iterator[Decided]:
         yield decided(name, Property.OFFLOAD, "host", span)
     for name, decision in bound.kept[table].items():
         yield decided(name, Property.KEEP, decision.value, decision.line)
-    for axis, span in bound.sealed[table].items():
-        for name in bound.rows[table]:
+    for name, axes in bound.sealed[table].items():
+        for axis, span in axes.items():
             yield decided(name, Property.SEAL, "encrypted", span, axis)
 
 
