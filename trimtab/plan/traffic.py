@@ -37,6 +37,10 @@ def _phases(block: Block) -> Iterator[tuple[Phase, tuple[Operator, ...]]]:
     yield Phase.BACKWARD, (*block.gathers, *block.backward)
 
 
+_Places = tuple[tuple[int | None, ...], ...]
+"""For each rank of a group its node, rack and site."""
+
+
 class _Counter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -47,7 +51,7 @@ class _Counter:
             coordinates(plan.mesh, rank)[axis] if axis else 0 for rank in range(plan.mesh.num_devices)
         ]
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
-        self._sent: dict[tuple[object, ...], tuple[Send, ...]] = {}
+        self._standing: dict[tuple[tuple[int, ...], ...], dict[_Places, list[int]]] = {}
 
     def block_traffic(self, block: Block, phase: Phase, operator: Operator) -> Iterator[Traffic]:
         if operator.kind not in COLLECTIVES:
@@ -168,11 +172,17 @@ class _Counter:
         piece: int,
     ) -> Iterator[tuple[tuple[int, ...], tuple[Send, ...]]]:
         """Messages in bytes, once for all groups whose ranks stand alike."""
-        by_places: dict[tuple[tuple[int | None, ...], ...], list[int]] = {}
-        for index, group in enumerate(members):
-            by_places.setdefault(_relative([self._places[rank] for rank in group]), []).append(index)
-        for places, indices in by_places.items():
+        for places, indices in self._alike(tuple(members)).items():
             yield tuple(indices), self._messages(operator, values, transfer, places, elements, piece)
+
+    def _alike(self, members: tuple[tuple[int, ...], ...]) -> Mapping[_Places, list[int]]:
+        """Groups by index, those together whose ranks stand alike on nodes, racks and sites."""
+        found = self._standing.get(members)
+        if found is None:
+            found = self._standing[members] = {}
+            for index, group in enumerate(members):
+                found.setdefault(_relative([self._places[rank] for rank in group]), []).append(index)
+        return found
 
     def _messages(
         self,
