@@ -122,3 +122,35 @@ def test_each_way_names_its_own_line(plan_of: PlanOf) -> None:
         if traffic.block == "update" and traffic.transfer.axes == ("dp",) and "acc:" in traffic.tensors[0]
     }
     assert lines == {"bf16": 6, "fp32": 5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MESH dp 2, cp 2, tp 2\nSPLIT sequence OVER cp USING ulysses\nSPLIT heads, mlp, vocab OVER tp",
+        "MESH dp 2, cp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nSPLIT sequence OVER cp USING ulysses",
+        "MESH dp 2, tp 2, cp 2\nSPLIT batch OVER dp\nSPLIT heads OVER tp\nSPLIT sequence OVER cp USING ulysses",
+    ],
+)
+def test_ulysses_beside_tensor_parallelism(text: str, plan_of: PlanOf) -> None:
+    """Heads are cut by tp, then inside by the exchange over cp; in any order of lines."""
+    plan = plan_of(text, devices=8)
+    block = plan.block_of(0)
+    attention = next(operator for operator in block.forward if operator.kind is OperatorKind.ATTENTION)
+    for name in attention.inputs:
+        dim = "heads" if "attention.q" in name else "kv_heads"
+        assert block.values[name].placements.axes_cutting(dim) == ("tp", "cp")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["SPLIT batch OVER dp, ep", "SPLIT sequence OVER cp", "SPLIT experts OVER ep"],
+        ["SPLIT experts OVER ep", "SPLIT sequence OVER cp", "SPLIT batch OVER ep, dp"],
+    ],
+)
+def test_experts_beside_a_cut_sequence(lines: list[str], plan_of: PlanOf) -> None:
+    """Tokens that differ over three axes reach their experts over one, in any order of lines."""
+    plan = plan_of("\n".join(["MESH dp 2, cp 2, ep 2", *lines]), devices=8, model="moe-3m")
+    kinds = [operator.kind for operator in plan.block_of(0).forward]
+    assert kinds.count(OperatorKind.ALL_TO_ALL) == 2

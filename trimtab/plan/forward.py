@@ -207,20 +207,23 @@ class Forward:
 
     def _attention_layouts(self, queries: Placements) -> tuple[dict[str, Placements], OperatorKind]:
         """Where attention needs queries, keys and values, and which attention it is."""
-        q, keys, kind = queries, queries, OperatorKind.ATTENTION
-        for axis, placement in queries:
+        q, kind = queries, OperatorKind.ATTENTION
+        for axis in queries.axes_cutting("sequence"):
+            if self._way(axis) == "ulysses":
+                q = q.put(axis, split("heads"))
+        keys = q
+        for axis, placement in q:  # In the order in which queries are cut, so that heads meet their keys.
             if placement.dim == "heads":
                 keys = keys.put(axis, split("kv_heads"))
+            elif placement.dim == "sequence" and self._way(axis) == "allgather":
+                keys = keys.put(axis, REPLICATED)
             elif placement.dim == "sequence":
-                way = self.context.attention.get(axis, "allgather")
-                if way == "ulysses":
-                    q = q.put(axis, split("heads"))
-                    keys = keys.put(axis, split("kv_heads"))
-                elif way == "allgather":
-                    keys = keys.put(axis, REPLICATED)
-                else:
-                    kind = OperatorKind.RING_ATTENTION
+                kind = OperatorKind.RING_ATTENTION
         return {"q": q, "k": keys, "v": keys}, kind
+
+    def _way(self, axis: str) -> str:
+        """How attention meets a sequence that is cut over an axis."""
+        return self.context.attention.get(axis, "allgather")
 
     def _mlp(self, stream: str) -> str:
         builder = self.builder
@@ -245,7 +248,9 @@ class Forward:
         tokens = builder.laid_out(normed, builder.values[gates].placements, context.why)
         target = context.activations["experts.in"]
         dispatched = Placements()
-        for axis, _ in builder.values[gates].placements:
+        cuts = [axis for axis, _ in builder.values[gates].placements]
+        # Axes that will cut experts instead cut innermost: an exchange takes apart the innermost pieces only.
+        for axis in sorted(cuts, key=lambda axis: target.on(axis).dim == "experts"):
             dispatched = dispatched.put(axis, split("slots"))
         for axis, placement in target:
             # Ranks that see the same tokens pick those of their own experts; nothing needs to travel.

@@ -81,9 +81,22 @@ def transitions(source: Placements, target: Placements) -> tuple[Step, ...]:
         if target.on(axis) == REPLICATED:
             current = _step(steps, current, axis, REPLICATED)
     if not current.is_same(target):
-        axis, placement = target.items[-1]
-        raise InterleavedError(axis, placement.dim or placement.kind.value)
+        raise _too_early(current, target)
     return tuple(_merged(steps))
+
+
+def _too_early(current: Placements, target: Placements) -> InterleavedError:
+    """The first axis that the target cuts before another that can only be cut before it."""
+    for _, placement in target:
+        cut = placement.dim or placement.kind.value
+        reached, wanted = (
+            [name for name, found in layout if found == placement] for layout in (current, target)
+        )
+        for now, then in zip(reached, wanted, strict=False):
+            if now != then:
+                return InterleavedError(then, cut)
+    axis, placement = target.items[-1]
+    return InterleavedError(axis, placement.dim or placement.kind.value)
 
 
 def _stored_inside(source: Placements, target: Placements) -> list[str]:
