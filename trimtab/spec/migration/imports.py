@@ -1,31 +1,41 @@
 """The systems that settings can be read from; a new one is a function and a line in the table."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from trimtab.spec.migration.settings import Migration, MigrationError
 from trimtab.terms import nearest_name
 
 
-class Importer(Protocol):
-    """Reads the settings of one system."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What an importer reads.
 
-    def __call__(self, text: str, *, source: str, devices: int | None) -> Migration:
-        """The job that the settings amount to, every one of them with its fate.
+    Args:
+        text: A script, a configuration or a command line.
+        name: Its name, shown in errors and in the job file.
+        devices: Devices to train on, where the settings leave them open; None: as many as they need.
+        networks: The fields of each network that ``model.preset`` may name, as ``Network`` of the catalog
+            names them; who calls hands them in, since this room knows no catalog.
+    """
 
-        Args:
-            text: A script, a configuration or a command line.
-            source: Its name, shown in errors and in the job file.
-            devices: Devices to train on, where the settings leave them open; None: as many as they need.
+    text: str
+    name: str
+    devices: int | None = None
+    networks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-        Raises: MigrationError if the text cannot be read, or trains what Trimtab cannot.
-        """
 
+Importer = Callable[[Source], Migration]
+"""The job that the settings of one system amount to, every one of them with its fate.
+
+Raises: MigrationError if the text cannot be read, or trains what Trimtab cannot.
+"""
 
 IMPORTERS: Mapping[str, Importer] = {}
 
 
-def import_settings(system: str, text: str, *, source: str, devices: int | None = None) -> Migration:
+def import_settings(system: str, source: Source) -> Migration:
     """The job that another system's settings amount to.
 
     Raises: MigrationError for a system that is not in the table, and as the system's own reader.
@@ -34,4 +44,4 @@ def import_settings(system: str, text: str, *, source: str, devices: int | None 
         nearest = nearest_name(system, IMPORTERS)
         hint = f"  Did you mean {nearest!r}?" if nearest else ""
         raise MigrationError(f"unknown system {system!r}; there are {', '.join(IMPORTERS)}.{hint}")
-    return IMPORTERS[system](text, source=source, devices=devices)
+    return IMPORTERS[system](source)
