@@ -1,38 +1,14 @@
 """The systems that settings can be read from; a new one is a function and a line in the table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
 
+from trimtab.spec.migration.megatron import read_megatron
 from trimtab.spec.migration.settings import Migration, MigrationError
+from trimtab.spec.migration.sources import Importer, Source
 from trimtab.terms import nearest_name
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """What an importer reads.
-
-    Args:
-        text: A script, a configuration or a command line.
-        name: Its name, shown in errors and in the job file.
-        devices: Devices to train on, where the settings leave them open; None: as many as they need.
-        networks: The fields of each network that ``model.preset`` may name, as ``Network`` of the catalog
-            names them; who calls hands them in, since this room knows no catalog.
-    """
-
-    text: str
-    name: str
-    devices: int | None = None
-    networks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-Importer = Callable[[Source], Migration]
-"""The job that the settings of one system amount to, every one of them with its fate.
-
-Raises: MigrationError if the text cannot be read, or trains what Trimtab cannot.
-"""
-
-IMPORTERS: Mapping[str, Importer] = {}
+IMPORTERS: Mapping[str, Importer] = {"megatron": read_megatron}
+"""Their readers, by the name that `trimtab import` takes."""
 
 
 def import_settings(system: str, source: Source) -> Migration:

@@ -108,19 +108,20 @@ def _comments(migration: Migration) -> dict[str, str]:
 
 
 def _origins(migration: Migration) -> Mapping[str, str]:
-    """For each key and formula the settings that it came from: ``--lr 6e-5``."""
+    """For each key and formula the settings that it came from, ``--lr 6e-5``, or the note on it."""
     origins: dict[str, str] = {}
     for setting in migration.settings:
         for target in setting.targets:
             origins[target] = (
                 f"{origins[target]}, {setting.written}" if target in origins else setting.written
             )
-    return {target: " ".join(said.split()) for target, said in origins.items()}
+    return {target: " ".join(said.split()) for target, said in {**migration.notes, **origins}.items()}
 
 
 def _rows(settings: list[Setting], width: int) -> Iterator[str]:
     """One line a setting where it fits: what it was, what it became, why; the rest is wrapped under it."""
-    left = min(max(len(setting.written) for setting in settings), max(20, width * 2 // 5))
+    limit = max(20, width * 2 // 5)
+    left = max((len(setting.written) for setting in settings if len(setting.written) <= limit), default=limit)
     for setting in settings:
         said = " ".join(part for part in (setting.becomes, _bracketed(setting)) if part)
         first = f"  {setting.written:<{left}}  "

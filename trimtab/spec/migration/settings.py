@@ -70,6 +70,7 @@ class Migration:
             ``parallelism``.
         formulas: The text of the strategy language, one statement a line; empty if the defaults hold.
         settings: Every setting that was found, in the order in which it was found; none is left out.
+        notes: Where a value comes from that no setting gave, by dotted key or formula: a default of theirs.
         warnings: What a reader must know beyond single settings, as sentences.
     """
 
@@ -77,7 +78,8 @@ class Migration:
     job: Mapping[str, Any]
     formulas: str
     settings: tuple[Setting, ...]
-    warnings: tuple[str, ...] = field(default=())
+    notes: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def count(self, fate: Fate) -> int:
         """How many settings met this fate."""
@@ -98,7 +100,7 @@ class Export:
     target: str
     text: str
     settings: tuple[Setting, ...]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     def count(self, fate: Fate) -> int:
         """How many settings met this fate."""

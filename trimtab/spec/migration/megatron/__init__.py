@@ -1,0 +1,5 @@
+"""What do Megatron-LM's settings mean here, and ours there?"""
+
+from trimtab.spec.migration.megatron.reading import read_megatron
+
+__all__ = ["read_megatron"]
