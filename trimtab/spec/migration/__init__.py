@@ -5,11 +5,13 @@ from trimtab.spec.migration.imports import IMPORTERS, import_settings
 from trimtab.spec.migration.rendering import render_job, render_table, settings_document, summary
 from trimtab.spec.migration.settings import Export, Fate, Migration, MigrationError, Setting
 from trimtab.spec.migration.sources import Source
+from trimtab.spec.migration.targets import Exportable
 
 __all__ = [
     "EXPORTERS",
     "IMPORTERS",
     "Export",
+    "Exportable",
     "Fate",
     "Migration",
     "MigrationError",

@@ -1,7 +1,7 @@
 """Migrations as people read them: a commented job file, a table of what became of each setting, JSON."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trimtab.spec.migration.settings import Export, Fate, Migration, Setting
@@ -9,6 +9,12 @@ from trimtab.spec.resolved import yaml_lines
 
 TABLE_WIDTH = 110
 """Columns of a table unless told otherwise."""
+
+_LONGEST = 70
+"""Characters of a setting, or of a list of them, that are shown; the rest stands in the JSON form."""
+
+_FORMULA_WIDTH = 60
+"""Columns of a formula before its comment, where it is shorter."""
 
 _PARALLELISM = "parallelism"
 _AFTER_PARALLELISM = ("fault_tolerance",)
@@ -38,8 +44,10 @@ def render_table(migration: Migration | Export, *, width: int = TABLE_WIDTH) -> 
     for fate in Fate:
         found = [setting for setting in migration.settings if setting.fate is fate]
         if found:
-            lines += [f"{_HEADINGS[fate]} ({len(found)})", *_rows(found, width), ""]
-    lines += [f"warning: {warning}" for warning in migration.warnings]
+            rows = _rows(found, width) if found[0].becomes else _paragraphs(found, width)
+            lines += [f"{_HEADINGS[fate]} ({len(found)})", *rows, ""]
+    for warning in migration.warnings:
+        lines += _wrapped(f"warning: {warning}", width, indent="  ")
     lines.append(summary(migration))
     return "\n".join(lines) + "\n"
 
@@ -69,19 +77,39 @@ def settings_document(migration: Migration | Export) -> dict[str, Any]:
 
 
 def _heading(migration: Migration) -> Iterator[str]:
-    yield f"# From {migration.origin}: {summary(migration)}."
+    yield from _comment(f"From {migration.origin}: {summary(migration)}.", indent="  ")
     lost = [setting for setting in migration.settings if setting.fate is Fate.IMPOSSIBLE]
     if lost:
         yield "# Without an equivalent here:"
-    for setting in lost:
-        yield from _comment(f"  {setting.written}: {setting.reason}", indent="    ")
+    for reason, names in _by_reason(lost).items():
+        yield from _comment(f"  {', '.join(names)}: {reason}", indent="    ")
     for warning in migration.warnings:
         yield from _comment(f"Note: {warning}", indent="  ")
 
 
 def _comment(text: str, *, indent: str) -> Iterator[str]:
-    for line in textwrap.wrap(text, TABLE_WIDTH - 2, subsequent_indent=indent, break_long_words=False):
+    for line in _wrapped(text, TABLE_WIDTH - 2, indent=indent):
         yield f"# {line}"
+
+
+def _by_reason(settings: Sequence[Setting]) -> Mapping[str, list[str]]:
+    """Settings that met their fate for the same reason, as they were written."""
+    groups: dict[str, list[str]] = {}
+    for setting in settings:
+        groups.setdefault(setting.reason, []).append(_short(setting.written))
+    return groups
+
+
+def _short(written: str) -> str:
+    """The setting in a line, its end left out if it is a list of files."""
+    text = " ".join(written.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _with_formulas(migration: Migration) -> dict[str, Any]:
@@ -97,7 +125,7 @@ def _with_formulas(migration: Migration) -> dict[str, Any]:
 def _commented_formulas(migration: Migration) -> str:
     origins = _origins(migration)
     lines = migration.formulas.rstrip("\n").splitlines()
-    pad = max((len(line) for line in lines if line in origins), default=0)
+    pad = min(_FORMULA_WIDTH, max((len(line) for line in lines if line in origins), default=0))
     return "".join(
         f"{line:<{pad}}  -- {origins[line]}\n" if line in origins else f"{line}\n" for line in lines
     )
@@ -109,24 +137,33 @@ def _comments(migration: Migration) -> dict[str, str]:
 
 def _origins(migration: Migration) -> Mapping[str, str]:
     """For each key and formula the settings that it came from, ``--lr 6e-5``, or the note on it."""
-    origins: dict[str, str] = {}
+    origins: dict[str, list[str]] = {}
     for setting in migration.settings:
         for target in setting.targets:
-            origins[target] = (
-                f"{origins[target]}, {setting.written}" if target in origins else setting.written
-            )
-    return {target: " ".join(said.split()) for target, said in {**migration.notes, **origins}.items()}
+            origins.setdefault(target, []).append(_short(setting.written))
+    return {**migration.notes, **{target: _listed(found) for target, found in origins.items()}}
+
+
+def _listed(found: Sequence[str]) -> str:
+    """As many as fit a line, and how many more there are."""
+    shown = list(found)
+    while len(shown) > 1 and len(", ".join(shown)) > _LONGEST:
+        shown.pop()
+    more = len(found) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _rows(settings: list[Setting], width: int) -> Iterator[str]:
     """One line a setting where it fits: what it was, what it became, why; the rest is wrapped under it."""
     limit = max(20, width * 2 // 5)
-    left = max((len(setting.written) for setting in settings if len(setting.written) <= limit), default=limit)
+    lengths = [len(_short(setting.written)) for setting in settings]
+    left = max((length for length in lengths if length <= limit), default=limit)
     for setting in settings:
+        written = _short(setting.written)
         said = " ".join(part for part in (setting.becomes, _bracketed(setting)) if part)
-        first = f"  {setting.written:<{left}}  "
-        lines = textwrap.wrap(said, max(20, width - left - 4), break_long_words=False, break_on_hyphens=False)
-        if len(setting.written) > left:
+        first = f"  {written:<{left}}  "
+        lines = _wrapped(said, max(20, width - left - 4), indent="")
+        if len(written) > left:
             yield first.rstrip()
             first = " " * (left + 4)
         yield f"{first}{lines[0] if lines else ''}".rstrip()
@@ -134,6 +171,11 @@ def _rows(settings: list[Setting], width: int) -> Iterator[str]:
 
 
 def _bracketed(setting: Setting) -> str:
-    if not setting.reason:
-        return ""
-    return f"({setting.reason})" if setting.becomes else setting.reason
+    return f"({setting.reason})" if setting.reason else ""
+
+
+def _paragraphs(settings: list[Setting], width: int) -> Iterator[str]:
+    """What became nothing: for each reason the settings, then why."""
+    for reason, names in _by_reason(settings).items():
+        yield from _wrapped(f"  {', '.join(names)}", width, indent="  ")
+        yield from _wrapped(f"      {reason}", width, indent="      ")

@@ -14,6 +14,7 @@ class Source:
     Args:
         text: A script, a configuration or a command line.
         name: Its name, shown in errors and in the job file.
+        flags: Further settings in the words of a command line, which count before those of the text.
         devices: Devices to train on, where the settings leave them open; None: as many as they need.
         networks: The fields of each network that ``model.preset`` may name, as ``Network`` of the catalog
             names them; who calls hands them in, since this room knows no catalog.
@@ -21,6 +22,7 @@ class Source:
 
     text: str
     name: str
+    flags: tuple[str, ...] = ()
     devices: int | None = None
     networks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

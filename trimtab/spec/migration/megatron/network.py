@@ -1,5 +1,7 @@
 """The network: its shape as fields of a preset, and what it has that networks here have not."""
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from trimtab.spec.migration.megatron.draft import Draft
@@ -17,8 +19,16 @@ MAX_LAYERS = 100_000
 """More layers than any network has: a number beyond it is a typing error."""
 
 
-def read_network(draft: Draft, *, tensor: int) -> int:
-    """Set the preset and what is changed in it; returns the number of layers.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What other readers must know of the network."""
+
+    layers: int
+    has_experts: bool
+
+
+def read_network(draft: Draft, *, tensor: int) -> Shape:
+    """Set the preset and what is changed in it.
 
     Args:
         draft: Gets the keys under model.
@@ -34,7 +44,7 @@ def read_network(draft: Draft, *, tensor: int) -> int:
     for field, (flags, reason) in _SOURCES.items():
         for flag in flags:
             _tell(draft, flag, field, choice, wanted, reason)
-    return int(wanted["layers"])
+    return Shape(layers=wanted["layers"], has_experts=bool(wanted["experts"]))
 
 
 def read_sequence(draft: Draft) -> int:
@@ -73,10 +83,21 @@ _SOURCES: dict[str, tuple[tuple[str, ...], str]] = {
     "bias": (("--disable-bias-linear", "--add-qkv-bias"), ""),
     "dropout": (("--hidden-dropout", "--attention-dropout"), ""),
     "qk_norm": (("--qk-layernorm",), ""),
+    "window": (("--window-size",), "the token's own place counts"),
     "experts": (("--num-experts",), ""),
     "top_k": (("--moe-router-topk", "--topk"), ""),
 }
 """The flags that each field of a network is read from, and how it was changed on the way."""
+
+
+_UNUSED = {
+    "vocab": "the size of the vocabulary is not given; the preset's holds",
+    "rope_base": "positions are not rotary",
+    "context": "the preset's holds",
+    "top_k": "there are no experts",
+    "head_size": "the width over the heads",
+}
+"""Why a field may be left to the preset although a flag of it was given."""
 
 
 def _tell(draft: Draft, flag: str, field: str, choice: Choice, wanted: dict[str, Any], reason: str) -> None:
@@ -88,7 +109,7 @@ def _tell(draft: Draft, flag: str, field: str, choice: Choice, wanted: dict[str,
             flag, f"model.preset {choice.preset} has {field} {choice.lost[field]}, and no key changes it"
         )
     elif field not in wanted:
-        draft.drop(flag, "nothing here depends on it")
+        draft.drop(flag, _UNUSED[field])
     elif reason:
         draft.change(flag, target, reason=reason)
     else:
@@ -102,7 +123,10 @@ def _shape(draft: Draft) -> dict[str, Any]:
     if layers is None or embed is None or heads is None:
         names = {"--num-layers": layers, "--hidden-size": embed, "--num-attention-heads": heads}
         missing = ", ".join(name for name, value in names.items() if value is None)
-        raise MigrationError(f"the shape of the network is not given: {missing}")
+        raise MigrationError(
+            f"the shape of the network is not given, or a variable holds it: {missing}. Give what is missing behind "
+            "the file: trimtab import megatron FILE -- --num-layers 32 --hidden-size 4096 …"
+        )
     if layers > MAX_LAYERS:
         raise MigrationError(f"--num-layers is {layers}; no network has more than {MAX_LAYERS}")
     groups = flags.positive("--num-query-groups") or flags.positive("--num-key-value-heads")
@@ -140,6 +164,7 @@ def _parts(draft: Draft) -> dict[str, Any]:
         "dropout": _dropout(draft),
         "norm_eps": next((value for value in (eps, eps_of_old) if value is not None), 1e-5),
         "qk_norm": "--qk-layernorm" in flags,
+        "window": _window(draft),
     }
     if parts["positions"] == "rotary":
         base, base_of_old = flags.number("--rotary-base"), flags.number("--rotary-position-embeddings-theta")
@@ -189,12 +214,26 @@ def _activation(draft: Draft) -> str:
     return "gelu"
 
 
-def _bias(draft: Draft) -> bool:
+def _bias(draft: Draft) -> bool | str:
+    """All linear layers have a bias, none has, or those of queries, keys and values alone."""
     if "--disable-bias-linear" not in draft.flags:
         draft.drop("--add-qkv-bias", "all linear layers have a bias")
         return True
-    draft.refuse("--add-qkv-bias", "all linear layers have a bias, or none")
-    return False
+    return "qkv" if "--add-qkv-bias" in draft.flags else False
+
+
+def _window(draft: Draft) -> int:
+    """Tokens that a query sees, its own included; 0 for all before it."""
+    size, skipped = "--window-size", "--window-attn-skip-freq"
+    numbers = re.findall(r"-?\d+", draft.flags.text(size) or "")
+    if len(numbers) != 2 or numbers[1] != "0" or int(numbers[0]) < 0:
+        draft.refuse(size, "a window is so many tokens before each token, in all layers")
+        return 0
+    if skipped in draft.flags:
+        draft.refuse(size, "a window holds in all layers; the network is another one without it")
+        draft.refuse(skipped, "a window holds in all layers")
+        return 0
+    return int(numbers[0][:9]) + 1
 
 
 def _dropout(draft: Draft) -> float:
@@ -233,10 +272,11 @@ def _experts(draft: Draft) -> dict[str, Any]:
         return {"experts": 0}
     if "--moe-ffn-hidden-size" in draft.flags:
         draft.refuse("--ffn-hidden-size", "all layers hold experts, and this is the width of a layer without")
-    if frequency not in (None, "1"):
+    if frequency in (None, "1"):
+        draft.drop("--moe-layer-freq", "all layers hold experts, as here")
+    else:
         draft.refuse("--moe-layer-freq", "all layers hold experts")
         draft.warnings.append("some layers had no experts; here all have: the network is larger")
-    draft.drop("--moe-layer-freq", "all layers hold experts, as here")
     top = draft.flags.positive("--moe-router-topk") or draft.flags.positive("--topk") or 2
     return {"experts": count, "top_k": top}
 

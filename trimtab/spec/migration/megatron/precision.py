@@ -1,8 +1,12 @@
 """The type of matrix products, for all layers and for single ones."""
 
+from collections.abc import Iterator
+
 from trimtab.spec.migration.megatron.draft import Draft
+from trimtab.spec.migration.megatron.topics import topic_of
 
 _COMPUTE = "train.compute"
+_DETAILS = "fp8_details"
 _FORMATS = ("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
 _ENDS, _AT_START, _AT_END = (
     "--first-last-layers-bf16",
@@ -26,7 +30,7 @@ def read_precision(draft: Draft, layers: int) -> None:
 
 def _eighths(draft: Draft, layers: int) -> None:
     if not any(name in draft.flags for name in _FORMATS):
-        for name in (_ENDS, _AT_START, _AT_END):
+        for name in (_ENDS, _AT_START, _AT_END, *_details(draft)):
             draft.drop(name, "no layer computes in fp8")
         return
     statement = draft.state("COMPUTE layers IN fp8")
@@ -38,6 +42,14 @@ def _eighths(draft: Draft, layers: int) -> None:
     else:
         for name in (_AT_START, _AT_END):
             draft.drop(name, f"only with {_ENDS}")
+
+
+def _details(draft: Draft) -> Iterator[str]:
+    """The flags that say how fp8 keeps its scales."""
+    for flag in draft.flags:
+        topic = topic_of(flag.name)
+        if topic is not None and topic.name == _DETAILS:
+            yield flag.name
 
 
 def _keep_ends(draft: Draft, layers: int) -> None:

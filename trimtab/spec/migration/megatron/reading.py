@@ -5,7 +5,7 @@ import re
 from trimtab.spec.migration.megatron.degrees import read_degrees
 from trimtab.spec.migration.megatron.draft import Draft
 from trimtab.spec.migration.megatron.environment import read_environment
-from trimtab.spec.migration.megatron.flags import Flags
+from trimtab.spec.migration.megatron.flags import Flags, parse_flags
 from trimtab.spec.migration.megatron.launches import Launch, read_launch
 from trimtab.spec.migration.megatron.network import read_network, read_sequence
 from trimtab.spec.migration.megatron.precision import read_precision
@@ -42,7 +42,7 @@ def read_megatron(source: Source) -> Migration:
     launch = (
         read_yaml_launch(source.text, source=source.name) if is_configuration else read_launch(source.text)
     )
-    flags = Flags([*launch.launcher, *launch.flags])
+    flags = Flags([*launch.launcher, *launch.flags, *parse_flags(source.flags)])
     _refuse_other_networks(launch, flags)
     draft = Draft(flags=flags, networks=source.networks, devices=source.devices, extra=launch.settled)
     draft.warnings += launch.notes
@@ -52,23 +52,31 @@ def read_megatron(source: Source) -> Migration:
     return draft.finish(f"Megatron-LM settings of {source.name}")
 
 
+def _launch(source: Source) -> Launch:
+    if not source.text.strip() and source.flags:
+        return Launch()
+    if is_yaml(source.text):
+        return read_yaml_launch(source.text, source=source.name)
+    return read_launch(source.text)
+
+
 def _read(draft: Draft) -> None:
     """Everything but the name; the order is that in which formulas are stated and figures needed."""
     degrees = read_degrees(draft)
     state_splits(draft, degrees)
-    layers = read_network(draft, tensor=degrees.tensor)
-    chunks = read_stages(draft, degrees, layers)
+    network = read_network(draft, tensor=degrees.tensor)
+    chunks = read_stages(draft, degrees, network.layers)
     state_storage(draft, degrees)
     state_reductions(draft, degrees)
     state_kept_types(draft)
-    state_recomputation(draft, chunks)
+    state_recomputation(draft, chunks, has_experts=network.has_experts)
     state_offloads(draft)
     read_text(draft)
     sequence = read_sequence(draft)
     length = read_length(draft, read_batch(draft, degrees), sequence)
     read_optimizer(draft)
     read_lr_schedule(draft, length)
-    read_precision(draft, layers)
+    read_precision(draft, network.layers)
     read_intervals(draft, length)
     read_environment(draft)
 

@@ -19,21 +19,27 @@ _ROWS = {
 }
 """The activations of each module of ``--recompute-modules`` that can be computed again here."""
 
+_OF_DENSE, _OF_EXPERTS = ("mlp",), ("moe", "moe_act")
+"""Those of layers without experts, and of layers with them."""
+
 _KERNEL = "core_attn"
 _BORDER = "name LIKE '%.mlp_residual'"
 """The output of a layer, which is what the next one is computed again from."""
 
 
-def state_recomputation(draft: Draft, chunks: Sequence[Chunk]) -> None:
-    """State what is computed again."""
+def state_recomputation(draft: Draft, chunks: Sequence[Chunk], *, has_experts: bool) -> None:
+    """State what is computed again; all layers hold experts, or none does."""
     granularity = draft.flags.text(_GRANULARITY)
     if granularity == "full" or (granularity is None and _is_full_of_old(draft)):
         _full(draft, chunks)
     elif granularity == "selective" or _SELECTIVE in draft.flags:
-        _selective(draft)
+        _selective(draft, has_experts=has_experts)
     else:
         _none(draft)
-    _moe_layers(draft)
+    if _MOE in draft.flags and has_experts:
+        draft.carry(_MOE, draft.state(f"RECOMPUTE activations WHERE {_ROWS['moe']}"))
+    elif not has_experts:
+        draft.drop(_MOE, "no layer holds experts")
 
 
 def _is_full_of_old(draft: Draft) -> bool:
@@ -100,8 +106,3 @@ def _tell_modules(draft: Draft, statements: Sequence[str], left: Sequence[str], 
 def _none(draft: Draft) -> None:
     for name in (_GRANULARITY, _METHOD, _OLD_METHOD, _MODULES, *_COUNTS):
         draft.drop(name, "nothing is computed again without a granularity")
-
-
-def _moe_layers(draft: Draft) -> None:
-    if _MOE in draft.flags:
-        draft.carry(_MOE, draft.state(f"RECOMPUTE activations WHERE {_ROWS['moe']}"))

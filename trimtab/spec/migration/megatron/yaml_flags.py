@@ -33,6 +33,11 @@ def read_yaml_launch(text: str, *, source: str) -> Launch:
     tree = read_mapping(text, source=source)
     leaves = list(_leaves(tree, ()))
     _refuse_other_systems({path[-1].replace("-", "_") for path, _ in leaves})
+    if {"model.encoder", "model.decoder"} <= {".".join(path[:2]) for path, _ in leaves}:
+        raise MigrationError(
+            "model.encoder and model.decoder are an encoder with a decoder; networks of Trimtab are decoders that "
+            "predict the next token. Write the network as a class of your own and name it in model.module"
+        )
     flags: list[Flag] = []
     settings: list[Setting] = []
     for path, values in leaves:
@@ -114,19 +119,16 @@ def _valued(shown: str, text: str, meanings: Mapping[str, str]) -> list[Flag] | 
 def _switched(flag: str, values: tuple[str, ...], shown: str) -> list[Flag] | Setting:
     """A key spelt like a flag: true gives a switch, false its opposite where there is one."""
     text = " ".join(values).lower()
-    if text == "true":
-        opposites = [f"--no-{flag[2:]}", f"--disable-{flag[2:]}"]
-        if not is_known_flag(flag) and any(map(is_known_flag, opposites)):
-            return Setting(flag=shown, value=text, fate=Fate.IRRELEVANT, reason="the default of Megatron-LM")
-        return [Flag(name=flag, shown=shown, given="true")]
-    if text == "false":
-        opposite = next(
-            (name for name in (f"--no-{flag[2:]}", f"--disable-{flag[2:]}") if is_known_flag(name)), None
-        )
-        if opposite:
-            return [Flag(name=opposite, shown=shown, given="false")]
-        return Setting(flag=shown, value="false", fate=Fate.IRRELEVANT, reason="off, as when it is not given")
-    return [Flag(name=flag, values=values, shown=shown)]
+    if text not in ("true", "false"):
+        return [Flag(name=flag, values=values, shown=shown)]
+    opposites = (f"--no-{flag[2:]}", f"--disable-{flag[2:]}")
+    opposite = None if is_known_flag(flag) else next(filter(is_known_flag, opposites), None)
+    if text == "true" and opposite is None:
+        return [Flag(name=flag, shown=shown, given=text)]
+    if text == "false" and opposite is not None:
+        return [Flag(name=opposite, shown=shown, given=text)]
+    reason = "off, as when it is not given" if text == "false" else "on, as when it is not given"
+    return Setting(flag=shown, value=text, fate=Fate.IRRELEVANT, reason=reason)
 
 
 def _lookup(table: Mapping[str, Any], path: tuple[str, ...]) -> Any:
