@@ -75,12 +75,14 @@ def _block(chunks: Sequence[Chunk], count: int) -> str:
     return f"{spans} AND NOT {_BORDER}"
 
 
-def _selective(draft: Draft) -> None:
+def _selective(draft: Draft, *, has_experts: bool) -> None:
     modules = draft.flags.texts(_MODULES) or (_KERNEL,)
+    absent = _OF_DENSE if has_experts else _OF_EXPERTS
+    rows = {name: row for name, row in _ROWS.items() if name not in absent}
     statements = [
-        draft.state(f"RECOMPUTE activations WHERE {_ROWS[name]}") for name in modules if name in _ROWS
+        draft.state(f"RECOMPUTE activations WHERE {rows[name]}") for name in modules if name in rows
     ]
-    left = [name for name in modules if name not in _ROWS and name != _KERNEL]
+    left = [name for name in modules if name not in rows and name != _KERNEL]
     kernel = "attention keeps no scores here, its kernel computes them again: nothing is left to say"
     for name in (_GRANULARITY, _SELECTIVE):
         if statements:
