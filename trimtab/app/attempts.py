@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trimtab import __version__
 from trimtab.app.explaining import refuse_what_cannot_fit
-from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
@@ -51,6 +51,7 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
     """
     loaded = read_job(path, wishes.overrides)
     say_warnings(loaded)
+    refuse_what_cannot_run(loaded)
     refuse_what_cannot_fit(loaded, find_machine())
     refuse_missing_data(loaded.job)
     injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)

@@ -42,6 +42,13 @@ checkpoints = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(checkpoints)
+strategy = typer.Typer(
+    name="strategy",
+    help="Presets of the strategy language, as the formulas they are.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(strategy)
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -203,3 +210,24 @@ def export(
     from trimtab.app.checkpoint_verbs import export_saved
 
     return export_saved(name, target, is_json=is_json)
+
+
+@strategy.command("ls")
+def list_strategies(is_json: AsJson = False) -> int:
+    """List the presets, one sentence each."""
+    from trimtab.app.strategies import list_presets
+
+    return list_presets(is_json=is_json)
+
+
+@strategy.command("show")
+def show_strategy(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A preset, or defaults: what holds when nothing is said.")
+    ],
+    is_json: AsJson = False,
+) -> int:
+    """Print a preset as formulas."""
+    from trimtab.app.strategies import show_preset
+
+    return show_preset(name, is_json=is_json)

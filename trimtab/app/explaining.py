@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
 from trimtab.catalog import THIS_MACHINE, Network, cluster
@@ -35,6 +35,7 @@ def explain_job(path: str, overrides: Sequence[str], *, is_json: bool) -> int:
     """Print what a job would do; returns the exit code, 3 if it cannot fit."""
     loaded = read_job(path, overrides)
     say_warnings(loaded)
+    refuse_what_cannot_run(loaded)
     document = explanation(loaded, find_machine())
     if is_json:
         print_document(document)

@@ -8,7 +8,8 @@ from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
 from trimtab.catalog import NetworkError, UnknownNameError
 from trimtab.plan.layout import network_of
-from trimtab.spec import LoadedJob, load_job
+from trimtab.spec import LoadedJob, StrategyError, load_job
+from trimtab.spec.language import unsupported_by_runtime
 
 
 def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
@@ -34,6 +35,16 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     except (NetworkError, UnknownNameError) as error:
         raise JobReadError(f"{loaded.origins['model.preset']}  {error}") from error
     return loaded
+
+
+def refuse_what_cannot_run(loaded: LoadedJob) -> None:
+    """Refuse formulas that the language has and the runtime has not yet.
+
+    Raises: StrategyError with every such statement and clause.
+    """
+    problems = unsupported_by_runtime(loaded.program)
+    if problems:
+        raise StrategyError(problems, loaded.program.documents)
 
 
 def say_warnings(loaded: LoadedJob) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trimtab.app.attempts import Wishes, run_attempt
 from trimtab.app.errors import RunStateError
-from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
 from trimtab.app.run_folders import ABOUT_FILE, RESOLVED_FILE, find_run, is_alive, next_attempt
 from trimtab.ledger import flat_settings
 from trimtab.spec import Job, LoadedJob
@@ -38,6 +38,7 @@ def resume_run(text: str, wishes: Wishes) -> int:
     resolved = folder / RESOLVED_FILE
     loaded = read_job(str(resolved), wishes.overrides)
     say_warnings(loaded)
+    refuse_what_cannot_run(loaded)
     injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
     if is_alive(folder):
         raise RunStateError(f"{folder.name} is running; `trimtab stop {folder.name}` ends it")

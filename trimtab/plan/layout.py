@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trimtab.catalog import Network, NetworkError, network
 from trimtab.spec import Job, Layout, Program, TrainedTokenizer
-from trimtab.spec.language import MeshStatement, ReduceStatement, SplitStatement
+from trimtab.spec.language import MeshStatement, ReduceStatement, SplitStatement, is_batch_split
 
 ALIGNMENT = 16
 """Elements: every tensor starts at a multiple of it in a flat vector, and so does every piece of one."""
@@ -148,9 +148,9 @@ def deciding_lines(program: Program, layout: Layout) -> Mapping[str, str]:
         match statement:
             case MeshStatement():
                 lines["mesh"] = where
-            case SplitStatement():
+            case SplitStatement() if is_batch_split(statement):
                 lines["batch"] = where
-            case ReduceStatement(route=route):
+            case ReduceStatement(using=route):
                 named = {f"grads over {axis.text}" for axis in statement.axes} & lines.keys()
                 lines |= {key: where for key in named if route is not None or lines[key] == "default"}
     return lines

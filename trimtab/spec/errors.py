@@ -1,6 +1,7 @@
 """What is wrong with what the user wrote, all of it at once.
 
 InputError                 (terms)
+├── UnknownPresetError     no preset of the strategy language has this name
 └── SpecError              carries every problem found, each with its place
     ├── YamlError          the text is not the YAML that we read
     ├── StrategyError      a statement of the strategy language is wrong
@@ -43,6 +44,10 @@ class Problem:
     hint: str = ""
     others: tuple[Place, ...] = ()
     path: str = ""
+
+
+class UnknownPresetError(InputError):
+    """No preset of the strategy language has this name."""
 
 
 class SpecError(InputError):

@@ -114,10 +114,13 @@ class _Checker:
         # A word needs no places of its own: it is one statement, and wrong.
         text = value.located or LocatedText.whole(value.text, source=value.span.source)
         try:
-            return parse_located(text)
+            program = parse_located(text)
         except StrategyError as error:
             self.problems += error.problems
+            self.documents = {**error.documents, **self.documents}
             return Program()
+        self.documents = {**program.documents, **self.documents}
+        return program
 
     def _problem(self, contradiction: Contradiction) -> Problem:
         first, *others = sorted(contradiction.paths, key=lambda path: self._span(path) is None)

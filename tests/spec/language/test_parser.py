@@ -1,46 +1,34 @@
 """Text of the strategy language into statements."""
 
+import contextlib
 import subprocess
 import sys
+import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from trimtab.spec import StrategyError, parse_strategy, print_program
-from trimtab.spec.language import AxisSize, MeshStatement, Name, Program, ReduceStatement, SplitStatement
-from trimtab.terms import Span
-
-NOWHERE = Span(source="", line=1, column=1)
-
-names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).map(
-    lambda text: Name(text=text, span=NOWHERE)
-)
-meshes = st.lists(
-    st.builds(AxisSize, axis=names, size=st.none() | st.integers(0, 4096), span=st.just(NOWHERE)),
-    min_size=1,
-    max_size=4,
-).map(lambda axes: MeshStatement(axes=tuple(axes), span=NOWHERE))
-splits = st.builds(
-    SplitStatement, dims=st.lists(names, min_size=1, max_size=3).map(tuple), axis=names, span=st.just(NOWHERE)
-)
-reductions = st.builds(
+from trimtab.spec.language import (
+    Between,
+    Column,
+    Comparison,
+    MeshStatement,
+    PlaceStatement,
+    RecomputeStatement,
     ReduceStatement,
-    table=names,
-    axes=st.lists(names, min_size=1, max_size=3).map(tuple),
-    route=st.none() | names,
-    span=st.just(NOWHERE),
 )
-programs = st.lists(meshes | splits | reductions, max_size=5).map(
-    lambda found: Program(statements=tuple(found))
-)
+from trimtab.spec.language.tokens import MAX_CHARACTERS, MAX_LINE
+from trimtab.spec.language.wording import MAX_PROBLEMS
 
 
-@settings(deadline=None, max_examples=50)
-@given(programs)
-def test_printed_program_parses_to_itself(program: Program) -> None:
-    """Otherwise a stored strategy is another one; names may be spelt like keywords."""
-    assert parse_strategy(print_program(program), source="x.trim") == program
+def error_of(text: str) -> StrategyError:
+    with pytest.raises(StrategyError) as caught:
+        parse_strategy(text, source="x.trim")
+    return caught.value
+
+
+def places_of(text: str) -> list[str]:
+    return [f"{problem.span.line}:{problem.span.column}" for problem in error_of(text).problems]
 
 
 def test_free_form() -> None:
@@ -49,6 +37,26 @@ def test_free_form() -> None:
     assert print_program(parse_strategy(text, source="x.trim")) == (
         "MESH dp 4, site *\nSPLIT batch OVER dp\nREDUCE grads OVER dp, site USING tree\n"
     )
+
+
+def test_a_statement_goes_on_inside_parentheses() -> None:
+    """Otherwise a long list must stand on one line."""
+    text = "RECOMPUTE activations WHERE kind IN ('norm', -- small\n  'residual'\n) AND (layer < 4\n OR layer > 9)\nMESH dp 2"
+    assert print_program(parse_strategy(text, source="x.trim")) == (
+        "RECOMPUTE activations WHERE kind IN ('norm', 'residual') AND (layer < 4 OR layer > 9)\nMESH dp 2\n"
+    )
+
+
+def test_a_statement_does_not_go_on_after_a_comma() -> None:
+    """Otherwise a comma too many swallows the next statement, and the error stands at the wrong line."""
+    assert places_of("SPLIT batch OVER dp,\nMESH dp 2") == ["1:20"]
+
+
+def test_a_forgotten_parenthesis_ends_at_the_next_statement() -> None:
+    """Otherwise everything after it is lost with it."""
+    error = error_of("RECOMPUTE activations WHERE (layer < 4\nSPLIT batch OVER dp\nSPLIT batch OVR dp")
+    assert [problem.span.line for problem in error.problems] == [1, 3]
+    assert "this parenthesis is never closed" in str(error)
 
 
 def test_statements_and_names_know_their_places() -> None:
@@ -61,9 +69,49 @@ def test_statements_and_names_know_their_places() -> None:
     assert isinstance(reduction, ReduceStatement)
     assert (str(mesh.axes[0].span), mesh.axes[0].span.length) == ("x.trim:1:6", 4)
     assert (str(reduction.span), reduction.span.length) == ("x.trim:2:3", 31)
-    assert reduction.route is not None
-    assert str(reduction.route.span) == "x.trim:2:30"
+    assert reduction.using is not None
+    assert str(reduction.using.span) == "x.trim:2:30"
     assert str(split.span) == "x.trim:2:35"
+
+
+def test_parts_of_conditions_know_their_places() -> None:
+    """Otherwise a complaint about a condition points at its statement."""
+    text = "RECOMPUTE activations WHERE layer + 1\n = 4 AND (\n  kind = 'norm')"
+    program = parse_strategy(text.replace("\n =", " ="), source="x.trim")
+    (statement,) = program.statements
+    assert isinstance(statement, RecomputeStatement)
+    where = statement.where
+    assert where is not None
+    assert (str(where.span), where.span.length) == ("x.trim:1:29", len("layer + 1 = 4 AND ("))
+    first, second = where.operands  # type: ignore[union-attr]
+    assert isinstance(first, Comparison)
+    assert (str(first.left.span), first.left.span.length) == ("x.trim:1:29", 9)
+    assert (str(second.span), second.span.length) == ("x.trim:2:3", 13)
+
+
+def test_a_range_of_layers_is_short_for_a_condition() -> None:
+    """Otherwise every reader of the tree must know two forms."""
+    short, long = (
+        parse_strategy(text, source="x.trim").statements[0]
+        for text in (
+            "PLACE layers BETWEEN 0 AND 3 ON pp 0",
+            "PLACE layers ON pp 0 WHERE layer BETWEEN 0 AND 3",
+        )
+    )
+    assert short == long
+    assert isinstance(short, PlaceStatement)
+    assert isinstance(short.where, Between)
+    assert isinstance(short.where.operand, Column)
+
+
+def test_sizes_are_bytes() -> None:
+    """Otherwise a bucket of 25 MB has 25 bytes, or 26 million."""
+    texts = ("25MB", "25mb", "1MiB", "2KB", "2kib", "1.5GB", "7B", "1TB")
+    sizes = [25 * 10**6, 25 * 10**6, 2**20, 2000, 2048, 1_500_000_000, 7, 10**12]
+    for text, size in zip(texts, sizes, strict=True):
+        (statement,) = parse_strategy(f"REDUCE grads OVER dp BUCKET {text}", source="x").statements
+        assert isinstance(statement, ReduceStatement)
+        assert statement.bucket_bytes == size
 
 
 @pytest.mark.parametrize(
@@ -72,66 +120,137 @@ def test_statements_and_names_know_their_places() -> None:
         ("MESH", "1:4", "the statement ends here; expected a name"),
         ("MESH dp", "1:7", "the statement ends here; expected '*' or a number"),
         ("MESH dp 2x", "1:9", "found '2x'; expected '*' or a number"),
-        ("MESH dp 2 tp 2", "1:11", "found 'tp'; expected ',' or the end of the statement"),
+        ("MESH dp 2.5", "1:9", "found '2.5'; expected a whole number"),
+        ("MESH dp -2", "1:9", "found '-'; expected '*' or a number"),
+        ("MESH dp 2 tp 2", "1:11", "found 'tp'; expected ',', WITHIN or the end of the statement"),
+        ("MESH dp 99999999999999999999", "1:9", "the number 99999999999999999999 is too large"),
         ("MESHES dp 2", "1:1", "unknown statement 'MESHES'"),
-        ("SPLIT batch OVERALL dp", "1:13", "found 'OVERALL'; expected ',' or OVER"),
-        ("SPLIT batch OVER dp tp", "1:21", "found 'tp'; expected the end of the statement"),
+        ("SPLIT OVER dp", "1:7", "found 'OVER'; expected a name"),
+        ("SPLIT batch", "1:11", "the statement ends here; SPLIT needs OVER"),
+        ("AVERAGE params", "1:14", "the statement ends here; AVERAGE needs OVER and EVERY"),
+        ("SPLIT batch OVER dp BUCKET 25MB", "1:21", "SPLIT takes no BUCKET"),
+        ("KEEP states OVER dp", "1:13", "KEEP takes no OVER"),
+        ("SPLIT batch OVER dp OVER tp", "1:21", "a second OVER"),
+        ("PLACE layers BETWEEN 0 AND 3 WHERE layer = 1 ON pp 0", "1:30", "a second WHERE"),
+        ("PLACE layers BETWEEN 0 AND 3 ON pp", "1:34", "the statement ends here; expected a number"),
         ("REDUCE grads OVER dp USING", "1:26", "the statement ends here; expected a name"),
-        ("SPILT batch OVER dp", "1:1", "unknown statement 'SPILT'"),
-        ("= 3", "1:1", "unknown statement '='"),
+        ("REDUCE grads OVER dp, USING tree", "1:23", "found 'USING'; expected a name"),
+        ("REDUCE grads OVER dp BUCKET 25", "1:29", "found '25'; expected a size such as 25MB"),
+        ("REDUCE grads OVER dp BUCKET 25XB", "1:29", "found '25XB'; expected a size such as 25MB"),
         ("REDUCE grads OVER dp % 3", "1:22", "found '%'"),
+        ("REDUCE grads WHERE layer OVER dp", "1:26", "found 'OVER'; expected BETWEEN, IN, IS, LIKE, NOT or a comparison"),
+        ("REDUCE grads WHERE layer IN 3 OVER dp", "1:29", "found '3'; expected '('"),
+        ("REDUCE grads WHERE (layer = 3 OVER dp", "1:31", "found 'OVER'; expected ')'"),
+        ("REDUCE grads WHERE name LIKE 'x OVER dp", "1:30", "the quote that begins here is never closed"),
+        ("AVERAGE params OVER site EVERY 64", "1:33", "the statement ends here; expected STEPS"),
+        ("USE megatron", "1:5", "found 'megatron'; expected a text in quotes"),
+        ("USE 'zero1'(a = )", "1:17", "found ')'; expected a number, a size such as 25MB or a text in quotes"),
+        ("SPLIT heads OVER $tp", "1:18", "there is no parameter '$tp'"),
+        ("PRESET 'x'()", "1:1", "PRESET heads the text of a preset"),
+        ("= 3", "1:1", "unknown statement '='"),
+        ("SPLIT bätch OVER dp", "1:7", "found 'bätch'; expected a name"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_named(text: str, place: str, message: str) -> None:
     """Otherwise a user gets lark's list of terminals."""
-    with pytest.raises(StrategyError) as caught:
-        parse_strategy(text, source="x.trim")
-    assert str(caught.value).startswith(f"x.trim:{place}  {message}")
+    assert str(error_of(text)).startswith(f"x.trim:{place}  {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "hint"),
     [
-        ("PLACE layers BETWEEN 0 AND 3 ON pp 0", "PLACE is not in this release"),
-        ("STORE params, grads, states OVER dp", "STORE is not in this release"),
-        ("AVERAGE params OVER site EVERY 64 STEPS USING nesterov(0.7)", "AVERAGE is not in this release"),
-        ("RECOMPUTE activations WHERE layer % 2 = 0", "RECOMPUTE is not in this release"),
-        ("OFFLOAD states TO host", "OFFLOAD is not in this release"),
-        ("KEEP states IN fp32", "KEEP is not in this release"),
-        ("COMPUTE layers WHERE layer < 2 IN bf16", "COMPUTE is not in this release"),
-        ("SEAL grads OVER site", "SEAL is not in this release"),
-        ("USE 'megatron-3d'(tp = 8)", "USE is not in this release"),
-        ("MESH dp 2 WITHIN node", "WITHIN is not in this release, in the statement MESH"),
-        (
-            "SPLIT embed OF params WHERE name LIKE '%.wo' OVER tp",
-            "OF is not in this release, in the statement SPLIT",
-        ),
-        ("SPLIT layers OVER pp MICROBATCHES 8", "MICROBATCHES is not in this release"),
-        ("REDUCE grads WHERE kind = 'embedding' OVER dp COMPRESS topk(0.01)", "WHERE is not in this release"),
-        ("REDUCE grads OVER dp USING ring BUCKET 25MB", "BUCKET is not in this release"),
-        ("REDUCE grads OVER dp IN bf16", "IN is not in this release, in the statement REDUCE"),
-        (
-            "REDUCE grads OVER dp USING hierarchical(node, rack)",
-            "a setting in parentheses is not in this release",
-        ),
-        ("REDUCE grads OVER dp USING tree ON class = 'A100'", "ON is not in this release"),
+        ("SPILT batch OVER dp", "Did you mean SPLIT?"),
+        ("SPLIT batch OVR dp", "Did you mean OVER?"),
+        ("SPLIT batch OVER dp MICROBATCH 8", "Did you mean MICROBATCHES?"),
+        ("SPLIT batch OVER dp BUCKET 1MB", "BUCKET belongs to REDUCE."),
+        ("REDUCE grads WHERE layer == 3 OVER dp", "Equality is one sign: =."),
+        ("REDUCE grads WHERE layer = NULL OVER dp", "IS NULL"),
     ],
 )
-def test_words_of_later_releases_are_refused_by_name(text: str, message: str) -> None:
-    """Otherwise a strategy runs without one of its statements."""
-    with pytest.raises(StrategyError, match=message):
-        parse_strategy(text, source="x.trim")
+def test_what_was_meant_is_suggested(text: str, hint: str) -> None:
+    """Otherwise a slip of a finger costs a look into the manual."""
+    assert hint in str(error_of(text))
 
 
 def test_every_broken_statement_is_reported() -> None:
     """Otherwise a user mends one line and meets the next."""
-    with pytest.raises(StrategyError) as caught:
-        parse_strategy("MESH\nSPLIT batch OVER dp; SPLTI x\nREDUCE grads", source="x.trim")
-    assert [str(problem.span) for problem in caught.value.problems] == [
-        "x.trim:1:4",
-        "x.trim:2:22",
-        "x.trim:3:12",
-    ]
+    assert places_of("MESH\nSPLIT batch OVER dp; SPLTI x\nREDUCE grads") == ["1:4", "2:22", "3:12"]
+
+
+def test_names_are_checked_although_another_statement_is_broken() -> None:
+    """Otherwise a user mends the comma and meets the misspelt axis."""
+    assert places_of("MESH dp 2\nSPLIT batch OVER pd\nREDUCE grads") == ["2:18", "3:12"]
+
+
+def test_axes_are_not_unknown_because_the_mesh_is_broken() -> None:
+    """Otherwise one comma too few makes every line an error."""
+    assert places_of("MESH dp 2 tp 2\nSPLIT batch OVER dp\nSPLIT heads OVER tp") == ["1:11"]
+
+
+def test_a_text_full_of_errors_gives_some_of_them() -> None:
+    """Otherwise a binary file taken for a strategy prints a hundred thousand lines."""
+    problems = error_of("?\n" * 5000).problems
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert problems[-1].message.startswith("more is wrong from here on")
+
+
+# Nothing that is long or deep is slow, or ends Python.
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(" * 700 + "layer" + ")" * 700 + " = 1",
+        "(" * 600 + "layer = 1" + ")" * 600,
+        " AND ".join(["a = 1"] * 150),
+        "x IN (" + ", ".join(["1"] * 400) + ")",
+        "layer" + " + 1" * 48 + " = 1",
+    ],
+)
+def test_what_is_long_can_be_read(condition: str) -> None:
+    """Otherwise a generated strategy is refused, or ends in a RecursionError."""
+    program = parse_strategy(
+        f"RECOMPUTE activations WHERE {condition}".replace("x IN", "layer IN"), source="x"
+    )
+    assert parse_strategy(print_program(program), source="x") == program
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["NOT " * 300 + "layer = 1", "layer" + " + 1" * 300 + " = 1", "(NOT " * 200 + "layer = 1" + ")" * 200],
+)
+def test_what_is_deep_is_refused_with_the_limit(condition: str) -> None:
+    """Otherwise Python's own limit ends the command with a traceback."""
+    error = error_of(f"RECOMPUTE activations WHERE {condition}")
+    assert "deep inside one another; at most 50 can be read" in str(error)
+
+
+def test_too_long_lines_and_programs_are_refused_with_the_limit() -> None:
+    """Otherwise an error prints a megabyte, or a wrong file is read for minutes."""
+    assert f"at most {MAX_LINE:,} can be read" in str(error_of("MESH dp 1 --" + "x" * MAX_LINE))
+    assert f"at most {MAX_CHARACTERS:,} can be read" in str(error_of("MESH dp 1\n" * MAX_CHARACTERS))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "REDUCE grads WHERE layer = 1 OVER dp USING ring\n",
+        "REDUCE grads WHERE layer = 1 OVER dp USING ring;" * 30 + "\n",
+        "REDUCE grads OVER\n",
+        "(\n",
+        "'\n",
+        "MESH a 1" + ", a 1" * 300 + "\n",
+    ],
+)
+def test_time_grows_with_the_length_only(line: str) -> None:
+    """Otherwise a long program takes minutes; the limit is many times what was measured."""
+    text = line * (MAX_CHARACTERS // len(line))
+    start = time.perf_counter()
+    with contextlib.suppress(StrategyError):
+        parse_strategy(text, source="x.trim")
+    elapsed_s = time.perf_counter() - start
+    print(f"{len(text):,} characters in {elapsed_s:.2f} s")
+    assert elapsed_s < 10
 
 
 def test_grammar_is_loaded_on_first_use_only() -> None:

@@ -1,211 +1,228 @@
-"""Text of the strategy language into a syntax tree with spans, and every error in it at once."""
+"""Text of the strategy language into statements with spans, and every error in it at once."""
 
-import difflib
-import functools
-import re
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
 
-from trimtab.spec.errors import Problem, StrategyError
-from trimtab.spec.language.syntax import (
-    AxisSize,
-    MeshStatement,
-    Name,
-    Program,
-    ReduceStatement,
-    SplitStatement,
-    Statement,
-)
-from trimtab.spec.language.vocabulary import LATER_CLAUSES, LATER_VERBS, VERBS
+from trimtab.spec.errors import Place, Problem
+from trimtab.spec.language.grammar import grammar
+from trimtab.spec.language.pieces import LONG_FORMS, RefusedStatementError
+from trimtab.spec.language.syntax import UseStatement, WrittenStatement
+from trimtab.spec.language.tokens import MAX_CHARACTERS, MAX_LINE, Places, Token, cut_into_statements
+from trimtab.spec.language.vocabulary import CHANGES, CLAUSES, VERBS
+from trimtab.spec.language.wording import MAX_PROBLEMS, did_you_mean, first_problems, listed
 from trimtab.spec.located_text import LocatedText
 
-if TYPE_CHECKING:
-    from lark import Lark, Token, Tree
-    from lark.exceptions import UnexpectedInput
 
-GRAMMAR = r"""
-start: mesh | split | reduce
-mesh: MESH axis ("," axis)*
-axis: NAME (NUMBER | STAR)
-split: SPLIT names OVER NAME
-reduce: REDUCE NAME OVER names [USING NAME]
-names: NAME ("," NAME)*
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What could be read of a text.
 
-MESH: /mesh\b/i
-SPLIT: /split\b/i
-REDUCE: /reduce\b/i
-OVER: /over\b/i
-USING: /using\b/i
-STAR: "*"
-NUMBER: /[0-9]+\b/
-NAME: /[a-z_][a-z0-9_]*/i
-%ignore /\s+/
-"""
-"""One statement. Keywords carry \b so that OVERALL is a name and not OVER followed by ALL."""
-
-
-def parse_strategy(text: str, *, source: str) -> Program:
-    """The program that a text states; `source` names the text in errors.
-
-    Raises: StrategyError with every statement that cannot be read.
+    Args:
+        statements: Those that can be read, in order.
+        problems: What is wrong with the others, the first ones if there are many.
     """
-    return parse_located(LocatedText.whole(text, source=source))
+
+    statements: tuple[WrittenStatement, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
-def parse_located(text: LocatedText) -> Program:
-    """As `parse_strategy`, for a text that stands inside another document.
-
-    Raises: StrategyError with every statement that cannot be read.
-    """
-    statements, problems = [], []
-    for start, end in _statements(text.text):
-        parsed = _StatementParser(text, start, end).parse()
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-        else:
+def read_statements(
+    text: LocatedText, parameters: Mapping[str, int | float | str] = MappingProxyType({})
+) -> Reading:
+    """The statements of a text, USE among them; ``$name`` stands for the parameter's value."""
+    if problem := _problem_of_size(text):
+        return Reading(problems=(problem,))
+    statements: list[WrittenStatement] = []
+    problems: list[Problem] = []
+    for tokens in cut_into_statements(text, parameters):
+        parsed = parse_statement(tokens)
+        if not isinstance(parsed, Problem):
             statements.append(parsed)
-    documents = {text.source: text.document}
-    if problems:
-        raise StrategyError(problems, documents)
-    return Program(statements=tuple(statements), documents=documents)
-
-
-_PIECE = re.compile(r"--[^\n]*|'[^'\n]*'|[;\n]")
-
-
-def _statements(text: str) -> list[tuple[int, int]]:
-    """Begin and end of each statement: line ends and semicolons divide, except in quotes and comments."""
-    pieces, start = [], 0
-    for match in [*_PIECE.finditer(text), None]:
-        if match is not None and match[0].startswith("'"):
             continue
-        pieces.append((start, match.start() if match else len(text)))
-        start = match.end() if match else len(text)
-    return [(begin, end) for begin, end in pieces if text[begin:end].strip()]
+        problems.append(parsed)
+        if len(problems) > MAX_PROBLEMS:
+            break
+    return Reading(statements=tuple(statements), problems=tuple(first_problems(problems)))
 
 
-class _StatementParser:
-    """Reads one statement, `text.text[start:end]`."""
+def parse_statement(tokens: Sequence[Token]) -> WrittenStatement | Problem:
+    """The statement that the tokens make, of which there is at least one."""
+    verb = tokens[0]
+    if verb.type not in VERBS:
+        return _unknown_verb(verb)
+    parsed = _parse(tokens, start="statement")
+    return parsed if isinstance(parsed, Problem) else cast(WrittenStatement, parsed)
 
-    def __init__(self, text: LocatedText, start: int, end: int) -> None:
-        self._text = text
-        line = text.text[start:end]
-        self._line = line.strip()
-        self._start = start + len(line) - len(line.lstrip())
 
-    def parse(self) -> Statement | Problem:
-        # Loaded on first use: a job file without formulas does not pay for lark.
-        from lark.exceptions import UnexpectedInput
+def parse_header(tokens: Sequence[Token]) -> UseStatement | Problem:
+    """The first line of a preset, ``PRESET 'name'(parameters)``, as the USE statement of its defaults."""
+    parsed = _parse(tokens, start="header")
+    return parsed if isinstance(parsed, Problem) else cast(UseStatement, parsed)
 
-        if (problem := self._refused_verb()) is not None:
-            return problem
-        try:
-            (tree,) = _children(_grammar().parse(self._line))
-        except UnexpectedInput as error:
-            return self._unexpected(error)
-        return self._statement(tree)
 
-    def _refused_verb(self) -> Problem | None:
-        verb = self._verb()
-        if verb in VERBS:
-            return None
-        if verb in LATER_VERBS:
-            return self._problem(0, len(verb), f"{verb} is not in this release", _KNOWN_VERBS)
-        close = difflib.get_close_matches(verb, (*VERBS, *LATER_VERBS), n=1)
-        hint = f"{_KNOWN_VERBS}  Did you mean {close[0]}?" if close else _KNOWN_VERBS
-        return self._problem(0, len(verb), f"unknown statement {self._line[: len(verb)]!r}", hint)
+def _parse(tokens: Sequence[Token], *, start: str) -> Any:
+    # Loaded on first use, as the grammar.
+    from lark.exceptions import UnexpectedToken
 
-    def _unexpected(self, error: "UnexpectedInput") -> Problem:
-        expected = _expected(error)
-        token = getattr(error, "token", None)
-        if token is not None and token.type == "$END":
-            end = len(self._line)
-            return self._problem(end - 1, end, f"the statement ends here; expected {expected}")
-        start = cast(int, error.pos_in_stream)
-        match = _WORD.match(self._line, start)
-        assert match is not None, "lark skips blanks"
-        word = match[0]
-        if word.upper() in LATER_CLAUSES or word == "(":
-            clause = "a setting in parentheses" if word == "(" else word.upper()
-            message = f"{clause} is not in this release, in the statement {self._verb()}"
-            return self._problem(*match.span(), message, f"Here this release takes {expected}.")
-        return self._problem(*match.span(), f"found {word!r}; expected {expected}")
+    parser = grammar().parse_interactive(start=start)
+    end = tokens[-1]._replace(type="$END")
+    token = end
+    try:
+        for token in tokens:
+            # lark asks a token for its type only, and hands it on to the builder.
+            parser.feed_token(cast(Any, token))
+        token = end
+        return parser.feed_token(cast(Any, end))
+    except RefusedStatementError as error:
+        return error.problem
+    except UnexpectedToken:
+        return _Unexpected(tokens=tokens, token=token, parser=cast(Any, parser)).problem()
 
-    def _statement(self, tree: "Tree[Token]") -> Statement:
-        span = self._text.span(self._start, self._start + len(self._line))
-        match str(tree.data):
-            case "mesh":
-                _, *axes = _children(tree)
-                return MeshStatement(axes=tuple(self._axis(axis) for axis in axes), span=span)
-            case "split":
-                _, dims, _, axis = _children(tree)
-                return SplitStatement(dims=self._names(dims), axis=self._name(axis), span=span)
-            case _:
-                _, table, _, axes, _, route = _children(tree)
-                return ReduceStatement(
-                    table=self._name(table),
-                    axes=self._names(axes),
-                    route=self._name(route) if route is not None else None,
-                    span=span,
+
+def _problem_of_size(text: LocatedText) -> Problem | None:
+    """What is wrong with a text so long that reading it would take long."""
+    if len(text.text) > MAX_CHARACTERS:
+        span = Places(text).span(MAX_CHARACTERS, MAX_CHARACTERS + 1)
+        message = f"the program has {len(text.text):,} characters; at most {MAX_CHARACTERS:,} can be read"
+        return Problem(
+            span=span, message=message, hint="A condition such as WHERE layer < 4 replaces many lines."
+        )
+    start = 0
+    for line in text.text.split("\n"):
+        if len(line) > MAX_LINE:
+            span = Places(text).span(start + MAX_LINE, start + MAX_LINE + 1)
+            message = f"the line has {len(line):,} characters; at most {MAX_LINE:,} can be read"
+            hint = "Inside parentheses a statement goes on on the next line."
+            return Problem(span=span, message=message, hint=hint)
+        start += len(line) + 1
+    return None
+
+
+def _unknown_verb(verb: Token) -> Problem:
+    if verb.type == "PRESET":
+        message = "PRESET heads the text of a preset; a program brings one in with USE"
+        return Problem(span=verb.span, message=message)
+    hint = f"Statements: {', '.join(VERBS)}.{did_you_mean(verb.text.upper(), VERBS, quote='')}"
+    return Problem(span=verb.span, message=f"unknown statement {verb.text!r}", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unexpected:
+    """A statement that stops making sense at a token, or at its end.
+
+    Args:
+        tokens: The whole statement.
+        token: The first that cannot stand where it stands.
+        parser: lark's InteractiveParser, in the state before the token.
+    """
+
+    tokens: Sequence[Token]
+    token: Token
+    parser: Any
+
+    def problem(self) -> Problem:
+        token = self.token
+        match token.type:
+            case "$END":
+                return self._at_end()
+            case "UNCLOSED":
+                return Problem(span=token.span, message="the quote that begins here is never closed")
+            case "TOO_LARGE":
+                hint = "Write large numbers as 1e20."
+                return Problem(
+                    span=token.span, message=f"the number {token.text[:20]} is too large", hint=hint
                 )
-
-    def _axis(self, tree: "Tree[Token]") -> AxisSize:
-        name, size = _children(tree)
-        start, end = _begin(name), _begin(size) + len(size)
-        return AxisSize(
-            axis=self._name(name),
-            size=int(size) if size != "*" else None,
-            span=self._text.span(self._start + start, self._start + end),
+            case "PARAMETER":
+                hint = "Parameters stand in the texts of presets."
+                return Problem(span=token.span, message=f"there is no parameter {token.text!r}", hint=hint)
+            case clause if clause in CLAUSES and self._verb in CHANGES and not self._may_have(clause):
+                return self._foreign_clause(token)
+        return Problem(
+            span=token.span,
+            message=f"found {token.text!r}; expected {self._expected()}",
+            hint=self._hint(token),
         )
 
-    def _names(self, tree: "Tree[Token]") -> tuple[Name, ...]:
-        return tuple(self._name(token) for token in _children(tree))
+    def _at_end(self) -> Problem:
+        last = self.tokens[-1]
+        span = last.places.span(last.end - 1, last.end)
+        opened = self._open_parenthesis()
+        others = (Place(span=opened.span, note="this parenthesis is never closed"),) if opened else ()
+        return Problem(
+            span=span, message=f"the statement ends here; expected {self._expected()}", others=others
+        )
 
-    def _name(self, token: "Token") -> Name:
-        start = self._start + _begin(token)
-        return Name(text=str(token), span=self._text.span(start, start + len(token)))
+    def _foreign_clause(self, token: Token) -> Problem:
+        verb = self._verb
+        clauses = [LONG_FORMS.get(word, word) for word in CHANGES[verb].clauses]
+        owners = [owner for owner, change in CHANGES.items() if token.type in change.clauses]
+        return Problem(
+            span=token.span,
+            message=f"{verb} takes no {token.type}",
+            hint=f"{verb} takes {listed(clauses)}; {token.type} belongs to {listed(owners)}.",
+        )
 
+    @property
     def _verb(self) -> str:
-        match = _WORD.match(self._line)
-        assert match is not None, "blank statements are left out"
-        return match[0].upper()
+        return self.tokens[0].type
 
-    def _problem(self, start: int, end: int, message: str, hint: str = "") -> Problem:
-        span = self._text.span(self._start + start, self._start + end)
-        return Problem(span=span, message=message, hint=hint)
+    def _may_have(self, clause: str) -> bool:
+        # BETWEEN, IN and others are parts of conditions, too: then they are misplaced, not foreign.
+        return clause in CHANGES[self._verb].clauses or clause in ("BETWEEN", "IN")
+
+    def _accepted(self) -> set[str]:
+        return {str(kind) for kind in self.parser.accepts()}
+
+    def _expected(self) -> str:
+        return listed(sorted(_phrases(self._accepted())), last=" or ")
+
+    def _hint(self, token: Token) -> str:
+        if token.type == "EQUALITY":
+            return "Equality is one sign: =."
+        if token.type == "NULL":
+            return "NULL is equal to nothing; ask for it by IS NULL or IS NOT NULL."
+        if token.type == "OTHER" and token.text[0].isalnum():
+            return "Names are made of the letters a to z, digits and _."
+        words = [kind for kind in self._accepted() if kind in _WORDS]
+        return did_you_mean(token.text.upper(), words, quote="").strip()
+
+    def _open_parenthesis(self) -> Token | None:
+        opened: list[Token] = []
+        for token in self.tokens:
+            if token.type == "LPAR":
+                opened.append(token)
+            elif token.type == "RPAR":
+                opened.pop()
+        return opened[-1] if opened else None
 
 
-_WORD = re.compile(r"\w+|\S")
-_KNOWN_VERBS = f"Statements of this release: {', '.join(VERBS)}."
+def _phrases(accepted: set[str]) -> Iterator[str]:
+    """Terminals as people call them; that one can go on calculating goes without saying."""
+    arithmetic = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT"}
+    if "STAR" in accepted and "SLASH" not in accepted:
+        yield "'*'"
+    if "COMPARATOR" in accepted:
+        accepted = accepted - {"EQUAL"}
+    if "SIZE" in accepted and "STRING" not in accepted:
+        accepted = accepted - {"NUMBER"}  # only a preset's parameter can be a number there
+    yield from {_PHRASES.get(kind, kind) for kind in accepted - arithmetic}
 
 
-@functools.cache
-def _grammar() -> "Lark":
-    from lark import Lark
-
-    return Lark(GRAMMAR, parser="lalr", maybe_placeholders=True)
-
-
-def _expected(error: "UnexpectedInput") -> str:
-    accepted = getattr(error, "accepts", None) or getattr(error, "allowed", None) or ()
-    words = sorted(_TERMINALS.get(str(name), str(name)) for name in accepted)
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-_TERMINALS = {
+_PHRASES = {
     "NAME": "a name",
+    "DIGIT_NAME": "a name",
     "NUMBER": "a number",
-    "STAR": "'*'",
+    "SIZE": "a size such as 25MB",
+    "STRING": "a text in quotes",
+    "EQUAL": "'='",
+    "COMPARATOR": "a comparison",
     "COMMA": "','",
+    "LPAR": "'('",
+    "RPAR": "')'",
+    "BALANCE": "BALANCE BY",
+    "IF": "IF ANY",
     "$END": "the end of the statement",
-    "<END-OF-FILE>": "the end of the statement",
 }
-
-
-def _children(tree: "Tree[Token]") -> list[Any]:
-    """Tokens, subtrees, or None for what was left out: which one stands where, the grammar says."""
-    return cast(list[Any], tree.children)
-
-
-def _begin(token: "Token") -> int:
-    assert token.start_pos is not None, "the lexer places every token"
-    return token.start_pos
+_WORDS = {*VERBS, *CLAUSES, "WITHIN", "STEPS", "BY", "ANY", "AND", "OR", "NOT", "LIKE", "IS", "NULL"}
