@@ -105,3 +105,11 @@ def test_devices_that_could_not_reach_each_other_are_refused(num_nodes: int, num
     a100s = cluster("64xA100")
     with pytest.raises(ClusterError, match="it needs at least one node"):
         Cluster(name="x", nodes=a100s.nodes[:num_nodes], links=a100s.links[:num_links], source="test")
+
+
+def test_a_cluster_of_two_kinds_numbers_its_devices_in_order() -> None:
+    """A statement ON class must meet the cards that it names."""
+    mixed = cluster("64xA100+64xH100")
+    assert mixed.num_devices == 128
+    names = [mixed.nodes[mixed.node_of(rank)].accelerator.name for rank in (0, 63, 64, 127)]
+    assert names == ["A100-SXM-80GB", "A100-SXM-80GB", "H100-SXM-80GB", "H100-SXM-80GB"]

@@ -139,16 +139,22 @@ def _listed(levels: Iterable[Level]) -> str:
 
 
 def _read(name: str, table: Mapping[str, object]) -> Cluster:
+    groups = cast(Iterable[Mapping[str, object]], table.get("nodes", (table,)))
+    return Cluster(
+        name=name,
+        nodes=tuple(node for group in groups for node in _read_nodes(group)),
+        links=tuple(_read_links(cast(Iterable[Mapping[str, object]], table["links"]))),
+        source=cast(str, table["source"]),
+    )
+
+
+def _read_nodes(table: Mapping[str, object]) -> tuple[Node, ...]:
+    """Equal nodes, numbered one after the other."""
     node = Node(
         accelerator=accelerator(cast(str, table["accelerator"])),
         num_devices=cast(int, table["devices_per_node"]),
     )
-    return Cluster(
-        name=name,
-        nodes=(node,) * cast(int, table["num_nodes"]),
-        links=tuple(_read_links(cast(Iterable[Mapping[str, object]], table["links"]))),
-        source=cast(str, table["source"]),
-    )
+    return (node,) * cast(int, table["num_nodes"])
 
 
 def _read_links(tables: Iterable[Mapping[str, object]]) -> Iterable[Link]:
