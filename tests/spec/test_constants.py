@@ -14,7 +14,7 @@ Load = Callable[..., LoadedJob]
 
 
 @pytest.mark.parametrize(
-    ("batch", "devices", "shares"),
+    ("batch", "replicas", "shares"),
     [
         (32, 1, 4),
         (32, 4, 4),
@@ -27,18 +27,18 @@ Load = Callable[..., LoadedJob]
         (1, 1, 1),
     ],
 )
-def test_auto_shares(batch: int, devices: int, shares: int) -> None:
+def test_auto_shares(batch: int, replicas: int, shares: int) -> None:
     """Otherwise the same job gets other bits in another release."""
-    assert auto_shares(batch=batch, devices=devices) == shares
+    assert auto_shares(batch=batch, replicas=replicas) == shares
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5000), st.integers(1, 64))
-def test_auto_fits_whenever_anything_does(batch: int, devices: int) -> None:
+def test_auto_fits_whenever_anything_does(batch: int, replicas: int) -> None:
     """Otherwise auto gives what the rules then refuse."""
-    shares = auto_shares(batch=batch, devices=devices)
+    shares = auto_shares(batch=batch, replicas=replicas)
     assert batch % shares == 0
-    assert shares >= min(devices, batch)
+    assert shares >= min(replicas, batch)
     microbatch = auto_microbatch(batch // shares)
     assert (batch // shares) % microbatch == 0
     assert 1 <= microbatch <= 8

@@ -42,6 +42,13 @@ CASES = {
         "with shares off, train.batch is cut into 4 equal parts; 6 cannot be",
         ["4:26", "5:26", "6:27"],
     ),
+    "shares and replicas": (
+        HEAD
+        + "train: {steps: 9}\norchestration: {devices: 8}\nparallelism: |\n  MESH dp 4, tp 2\n  SPLIT batch OVER dp\n"
+        + "  SPLIT heads, mlp, vocab OVER tp\nfault_tolerance: {shares: 2}\n",
+        "fault_tolerance.shares is 2 for 4 replicas; each replica needs one",
+        ["10:27", "5:26"],
+    ),
     "microbatch and share": (
         HEAD + "train: {steps: 9, batch: 8, microbatch: 3}\nfault_tolerance: {shares: 1}\n",
         "train.microbatch is 3, which does not divide the 8 samples of one share",
@@ -240,3 +247,12 @@ def test_nearest_valid_numbers_are_named(load: Load) -> None:
 def test_what_the_layout_can_give_is_accepted(load: Load, cards: str) -> None:
     """Otherwise the rules refuse more than they must."""
     assert load(f"{HEAD}train: {{steps: 9}}\n{cards}\n").warnings == ()
+
+
+def test_devices_of_one_replica_share_their_samples(load: Load) -> None:
+    """Otherwise a batch of 16 cannot be trained on 4608 devices, 144 of which are one replica (Llama 3.1 405B)."""
+    formulas = "  MESH pp 9, dp *, tp 16\n  SPLIT batch OVER dp\n  SPLIT heads, mlp, vocab OVER tp\n  SPLIT layers OVER pp\n"
+    text = HEAD + "train: {steps: 9, batch: 32}\norchestration: {devices: 4608}\nparallelism: |\n" + formulas
+    job = load(text).job
+    assert job.fault_tolerance.shares == 32
+    assert job.train.microbatch == 1

@@ -21,20 +21,18 @@ CONSTANT_PATHS = (
 """The keys that this file resolves."""
 
 
-def resolve_constants(job: Job) -> Job:
-    """The job with every ``auto`` replaced by what it means for this batch and these devices.
+def resolve_constants(job: Job, replicas: int) -> Job:
+    """The job with every ``auto`` replaced by what it means for this batch and so many parts of it.
 
     Total: a batch that cannot be cut gives values that `contradictions` refuses.
     """
     tolerance = job.fault_tolerance
     shares = tolerance.shares
     if shares == "auto":
-        shares = auto_shares(batch=job.train.batch, devices=job.orchestration.devices)
+        shares = auto_shares(batch=job.train.batch, replicas=replicas)
     microbatch = job.train.microbatch
     if microbatch == "auto":
-        microbatch = auto_microbatch(
-            job.train.batch // (job.orchestration.devices if shares == "off" else shares)
-        )
+        microbatch = auto_microbatch(job.train.batch // (replicas if shares == "off" else shares))
     on_loss = tolerance.on_loss
     if on_loss is OnLoss.AUTO:
         on_loss = _auto_on_loss(job.orchestration.engine, has_shares=shares != "off")
@@ -46,16 +44,16 @@ def resolve_constants(job: Job) -> Job:
     )
 
 
-def auto_shares(*, batch: int, devices: int) -> int:
-    """Shares for a batch in samples: the smallest power of two >= devices and 4 that divides the batch.
+def auto_shares(*, batch: int, replicas: int) -> int:
+    """Shares for a batch in samples: the smallest power of two >= replicas and 4 that divides the batch.
 
     If no power of two does, the smallest other divisor of at least that size; for a batch below 4, the batch
     itself.
 
-    >>> auto_shares(batch=32, devices=2), auto_shares(batch=96, devices=5), auto_shares(batch=30, devices=4)
+    >>> auto_shares(batch=32, replicas=2), auto_shares(batch=96, replicas=5), auto_shares(batch=30, replicas=4)
     (4, 8, 5)
     """
-    fewest = max(devices, MIN_AUTO_SHARES)
+    fewest = max(replicas, MIN_AUTO_SHARES)
     enough = [count for count in divisors(batch) if count >= fewest]
     powers = [count for count in enough if count & (count - 1) == 0]
     return next(iter(powers or enough), batch)

@@ -29,10 +29,17 @@ class Contradiction:
     hint: str
 
 
-def contradictions(job: Job) -> Iterator[Contradiction]:
-    """Everything in a job that contradicts something else in it."""
+def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
+    """Everything in a job that contradicts something else in it.
+
+    Args:
+        job: With its constants resolved.
+        replicas: Parts that the formulas divide the batch into; all devices if they divide nothing else.
+    """
     for rule in RULES:
         yield from rule(job)
+    for rule_of_parts in RULES_OF_PARTS:
+        yield from rule_of_parts(job, replicas)
 
 
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
@@ -116,38 +123,43 @@ def _vocabulary(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(message=message, paths=paths, hint=f"Set model.vocab to {needed} or more.")
 
 
-def _shares(job: Job) -> Iterator[Contradiction]:
-    batch, devices, shares = job.train.batch, job.orchestration.devices, job.fault_tolerance.shares
-    if batch < devices:
-        message = f"train.batch is {batch} samples for {devices} devices; each device needs one"
+def _shares(job: Job, replicas: int) -> Iterator[Contradiction]:
+    batch, shares, part = job.train.batch, job.fault_tolerance.shares, _part(job, replicas)
+    if batch < replicas:
+        message = f"train.batch is {batch} samples for {replicas} {part}s; each {part} needs one"
         yield Contradiction(
-            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {devices} or more."
+            message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {replicas} or more."
         )
     elif shares == "off":
-        if batch % devices:
-            below, above = batch // devices * devices, (batch // devices + 1) * devices
-            message = f"with shares off, train.batch is cut into {devices} equal parts; {batch} cannot be"
+        if batch % replicas:
+            below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
+            message = f"with shares off, train.batch is cut into {replicas} equal parts; {batch} cannot be"
             paths = (BATCH, DEVICES, SHARES)
             yield Contradiction(message=message, paths=paths, hint=f"Nearest batches: {below} and {above}.")
     elif isinstance(shares, int) and batch % shares:
         message = f"fault_tolerance.shares is {shares}, which does not divide train.batch {batch}"
-        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=devices)}."
+        hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, BATCH), hint=hint)
-    elif isinstance(shares, int) and shares < devices:
-        message = f"fault_tolerance.shares is {shares} for {devices} devices; each device needs one"
-        hint = f"Nearest shares: {_nearest(devices, divisors(batch), fewest=devices)}."
+    elif isinstance(shares, int) and shares < replicas:
+        message = f"fault_tolerance.shares is {shares} for {replicas} {part}s; each {part} needs one"
+        hint = f"Nearest shares: {_nearest(replicas, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, DEVICES), hint=hint)
 
 
-def _microbatch(job: Job) -> Iterator[Contradiction]:
+def _part(job: Job, replicas: int) -> str:
+    """What one part of the batch is for: a device, or a group of them."""
+    return "device" if replicas == job.orchestration.devices else "replica"
+
+
+def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
     batch, shares, size = job.train.batch, job.fault_tolerance.shares, job.train.microbatch
-    parts, cut = (job.orchestration.devices, DEVICES) if shares == "off" else (shares, SHARES)
+    parts, cut = (replicas, DEVICES) if shares == "off" else (shares, SHARES)
     assert isinstance(parts, int), "constants are resolved"
     assert isinstance(size, int), "constants are resolved"
     if batch % parts or batch < parts or (batch // parts) % size == 0:
         return
     samples = batch // parts
-    part = "device" if shares == "off" else "share"
+    part = _part(job, replicas) if shares == "off" else "share"
     message = f"train.microbatch is {size}, which does not divide the {samples} samples of one {part}"
     hint = f"Nearest microbatches: {_nearest(size, divisors(samples))}."
     yield Contradiction(message=message, paths=(MICROBATCH, BATCH, cut), hint=hint)
@@ -254,8 +266,6 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _network_settings,
     _sequence,
     _vocabulary,
-    _shares,
-    _microbatch,
     _loss_of_a_rank,
     _replacement,
     _return_to_a_checkpoint,
@@ -267,6 +277,9 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _environment,
 )
 """Every rule; the mesh against the devices is checked where the formulas are."""
+
+RULES_OF_PARTS: tuple[Callable[[Job, int], Iterator[Contradiction]], ...] = (_shares, _microbatch)
+"""Rules that depend on how many parts the formulas divide the batch into."""
 
 
 def _nearest(value: int, valid: list[int], *, fewest: int = 1) -> str:

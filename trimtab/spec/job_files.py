@@ -90,12 +90,16 @@ class _Checker:
         if not isinstance(written, Job):
             self.problems = [*written, *self.problems, *check_names(program)]
             raise JobFileError(self.problems, self.documents)
-        job = resolve_constants(written)
-        self.problems += [self._problem(contradiction) for contradiction in contradictions(job)]
-        self.problems += check_program(program, job.orchestration.devices, devices_at=self._place(DEVICES))
+        devices = written.orchestration.devices
+        wrong_formulas = check_program(program, devices, devices_at=self._place(DEVICES))
+        # Formulas that mean nothing divide nothing: every device then counts as a replica.
+        replicas = devices if wrong_formulas else resolve_layout(program, devices).replicas
+        job = resolve_constants(written, replicas)
+        self.problems += [self._problem(contradiction) for contradiction in contradictions(job, replicas)]
+        self.problems += wrong_formulas
         if self.problems:
             raise JobFileError(self.problems, self.documents)
-        layout = resolve_layout(program, job.orchestration.devices)
+        layout = resolve_layout(program, devices)
         return LoadedJob(
             job=job,
             program=program,

@@ -6,6 +6,7 @@ axis, and nothing else is.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +54,11 @@ class Layout:
     batch_axes: tuple[str, ...]
     routes: tuple[tuple[str, Route], ...]
     warnings: tuple[Problem, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """Parts that the batch is divided into: a group of devices that no batch axis tells apart is one."""
+        return math.prod(self.mesh.size(axis) for axis in self.batch_axes)
 
 
 def resolve_layout(program: Program, devices: int) -> Layout:
