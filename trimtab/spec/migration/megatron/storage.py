@@ -26,18 +26,13 @@ BYTES_OF_FP32 = 4
 
 
 def state_storage(draft: Draft, degrees: Degrees) -> None:
-    """State what is stored in pieces and over which axes."""
+    """State what is stored in pieces and over which axes; where experts lie over one of them, theirs differ anyway."""
     axes = degrees.gradient_axes
     inner = tuple(axis for axis in axes if axis != REPLICA)
     stored = _stored(draft)
-    statements = (
-        [draft.state(line) for line in _per_kind(degrees, f"STORE {', '.join(stored)}", inner)]
-        if stored
-        else []
-    )
+    statements = [draft.state(f"STORE {', '.join(stored)} OVER {', '.join(inner)}")] if stored else []
     if draft.flags.text(_OUTER_STRATEGY) == "optim" and statements and degrees.replicas > 1:
-        outer = [draft.state(line) for line in _per_kind(degrees, "STORE states", axes)]
-        draft.carry(_OUTER_STRATEGY, *outer)
+        draft.carry(_OUTER_STRATEGY, draft.state(f"STORE states OVER {', '.join(axes)}"))
     else:
         draft.drop(_OUTER_STRATEGY, "replicas hold whole copies, which is the default")
     _tell_storage(draft, statements)
@@ -95,9 +90,7 @@ def state_reductions(draft: Draft, degrees: Degrees) -> None:
     clauses = f"{f' BUCKET {bucket[1]}' if bucket else ''}{' IN bf16' if in_bf16 else ''}"
     if not clauses:
         return
-    statements = [
-        draft.state(f"{line}{clauses}") for line in _per_kind(degrees, "REDUCE grads", degrees.gradient_axes)
-    ]
+    statements = [draft.state(f"{line}{clauses}") for line in _sums(degrees)]
     for name in in_bf16:
         draft.carry(name, *statements)
     if bucket:
@@ -204,11 +197,12 @@ def _offload_modules(draft: Draft) -> None:
     draft.change(modules, statement, reason="whole kinds of activations go, in all layers")
 
 
-def _per_kind(degrees: Degrees, verb: str, axes: Sequence[str]) -> Iterator[str]:
-    """A statement over axes; where experts lie over some of them, one for them over the others and one for the rest."""
+def _sums(degrees: Degrees) -> Iterator[str]:
+    """REDUCE over the axes on which gradients are partial: those of experts over fewer, where experts lie on one."""
+    axes = degrees.gradient_axes
     of_experts = tuple(axis for axis in axes if axis not in degrees.expert_axes)
-    if of_experts == tuple(axes):
-        yield f"{verb} OVER {', '.join(axes)}"
+    if of_experts == axes:
+        yield f"REDUCE grads OVER {', '.join(axes)}"
         return
-    yield f"{verb} WHERE kind <> 'expert' OVER {', '.join(axes)}"
-    yield f"{verb} WHERE kind = 'expert' OVER {', '.join(of_experts)}"
+    yield f"REDUCE grads WHERE kind <> 'expert' OVER {', '.join(axes)}"
+    yield f"REDUCE grads WHERE kind = 'expert' OVER {', '.join(of_experts)}"
