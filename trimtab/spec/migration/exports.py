@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from trimtab.spec.migration.megatron import write_megatron
 from trimtab.spec.migration.settings import Export, MigrationError
 from trimtab.spec.migration.targets import Exportable, Exporter
+from trimtab.spec.migration.torchrun import write_torchrun
 from trimtab.terms import nearest_name
 
-EXPORTERS: Mapping[str, Exporter] = {}
+EXPORTERS: Mapping[str, Exporter] = {"megatron": write_megatron, "torchrun": write_torchrun}
 """Their writers, by the name that `trimtab export` takes."""
 
 

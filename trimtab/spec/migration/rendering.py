@@ -10,8 +10,8 @@ from trimtab.spec.resolved import yaml_lines
 TABLE_WIDTH = 110
 """Columns of a table unless told otherwise."""
 
-_LONGEST = 70
-"""Characters of a setting, or of a list of them, that are shown; the rest stands in the JSON form."""
+_LONGEST = 60
+"""Characters of a value, or of a list of settings, that are shown; the rest stands in the JSON form."""
 
 _FORMULA_WIDTH = 60
 """Columns of a formula before its comment, where it is shorter."""
@@ -96,14 +96,14 @@ def _by_reason(settings: Sequence[Setting]) -> Mapping[str, list[str]]:
     """Settings that met their fate for the same reason, as they were written."""
     groups: dict[str, list[str]] = {}
     for setting in settings:
-        groups.setdefault(setting.reason, []).append(_short(setting.written))
+        groups.setdefault(setting.reason, []).append(_short(setting))
     return groups
 
 
-def _short(written: str) -> str:
-    """The setting in a line, its end left out if it is a list of files."""
-    text = " ".join(written.split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _short(setting: Setting) -> str:
+    """The setting in a line, the end of its value left out if that is a list of files."""
+    value = " ".join(setting.value.split())
+    return f"{setting.flag} {value if len(value) <= _LONGEST else f'{value[: _LONGEST - 1]}…'}".rstrip()
 
 
 def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
@@ -140,7 +140,7 @@ def _origins(migration: Migration) -> Mapping[str, str]:
     origins: dict[str, list[str]] = {}
     for setting in migration.settings:
         for target in setting.targets:
-            origins.setdefault(target, []).append(_short(setting.written))
+            origins.setdefault(target, []).append(_short(setting))
     return {**migration.notes, **{target: _listed(found) for target, found in origins.items()}}
 
 
@@ -156,10 +156,10 @@ def _listed(found: Sequence[str]) -> str:
 def _rows(settings: list[Setting], width: int) -> Iterator[str]:
     """One line a setting where it fits: what it was, what it became, why; the rest is wrapped under it."""
     limit = max(20, width * 2 // 5)
-    lengths = [len(_short(setting.written)) for setting in settings]
+    lengths = [len(_short(setting)) for setting in settings]
     left = max((length for length in lengths if length <= limit), default=limit)
     for setting in settings:
-        written = _short(setting.written)
+        written = _short(setting)
         said = " ".join(part for part in (setting.becomes, _bracketed(setting)) if part)
         first = f"  {written:<{left}}  "
         lines = _wrapped(said, max(20, width - left - 4), indent="")

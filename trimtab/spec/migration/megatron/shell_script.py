@@ -49,8 +49,12 @@ def follow(text: str, script: Script | None = None) -> Script:
     """
     script = script or Script()
     _define_allocation(text, script.variables)
-    _Follower(tokens=tokenize(text), script=script, depth=0).run(())
+    _Follower(tokens=tokenize(_PLACEHOLDER.sub("$placeholder", text)), script=script, depth=0).run(())
     return script
+
+
+_PLACEHOLDER = re.compile(r"(?<!<)<(?=\w)[^<>\n]*\w>")
+"""``<path to the data>``, which stands for a value in many a published script and would be read as a redirection."""
 
 
 _SBATCH = re.compile(r"^#SBATCH\s+--?([a-zA-Z-]+)[=\s]\s*(\S+)", re.MULTILINE)
