@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from trimtab.spec.migration.megatron import write_megatron
-from trimtab.spec.migration.settings import Export, MigrationError
-from trimtab.spec.migration.targets import Exportable, Exporter
+from trimtab.spec.migration.settings import MigrationError
+from trimtab.spec.migration.targets import Exporter
 from trimtab.spec.migration.torchrun import write_torchrun
 from trimtab.terms import nearest_name
 
@@ -12,13 +12,13 @@ EXPORTERS: Mapping[str, Exporter] = {"megatron": write_megatron, "torchrun": wri
 """Their writers, by the name that `trimtab export` takes."""
 
 
-def export_job(target: str, exportable: Exportable) -> Export:
-    """A job's settings as another system writes them.
+def exporter_for(system: str) -> Exporter:
+    """The writer of a system's settings.
 
-    Raises: MigrationError for a system that is not in the table, or a job that it cannot express at all.
+    Raises: MigrationError for a system that is not in the table, with the nearest that is.
     """
-    if target not in EXPORTERS:
-        nearest = nearest_name(target, EXPORTERS)
+    if system not in EXPORTERS:
+        nearest = nearest_name(system, EXPORTERS)
         hint = f"  Did you mean {nearest!r}?" if nearest else ""
-        raise MigrationError(f"unknown system {target!r}; there are {', '.join(EXPORTERS)}.{hint}")
-    return EXPORTERS[target](exportable)
+        raise MigrationError(f"unknown system {system!r}; there are {', '.join(EXPORTERS)}.{hint}")
+    return EXPORTERS[system]
