@@ -56,8 +56,8 @@ ALL_DIE = Edit(
 
 STRAY_CHILD = Edit(
     file="runtime/worker.py",
-    line="    ticket = json.loads(sys.stdin.readline())\n",
-    broken="    ticket = json.loads(sys.stdin.readline())\n"
+    line="    ticket = json.loads(line)\n",
+    broken="    ticket = json.loads(line)\n"
     "    import subprocess\n"
     '    subprocess.Popen(["sleep", "300"], start_new_session=True)\n'
     '    open(f"/dev/shm/{os.environ[\'TRIMTAB_RUN\']}-{os.getpid()}", "w").write("left")\n',

@@ -65,8 +65,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def referee(run: Path, options: argparse.Namespace, verdict: Verdict) -> None:
     """Watch, kill, watch again."""
-    journal = records.agent_journals(run)
-    agent = records.of_kind(journal[max(journal)], "run")[0]["pid"]
+    wait(lambda: bool(run_events(run)), "the agent's first word")
+    agent = run_events(run)[0]["pid"]
     wait(lambda: records.newest_commit(run) >= 1, "the first steps")
     before = living(run, agent)
     worked = cpu_over_steps(run, agent)
@@ -88,6 +88,12 @@ def referee(run: Path, options: argparse.Namespace, verdict: Verdict) -> None:
     )
     check_work("after the kill", cpu_over_steps(run, agent), verdict)
     verdict.check(set(living(run, agent)) == expected, f"{STEPS_WATCHED} steps later still the same")
+
+
+def run_events(run: Path) -> list[records.Event]:
+    """What the newest agent wrote of itself: nothing in its first moments."""
+    journal = records.agent_journals(run)
+    return records.of_kind(journal[max(journal)], "run") if journal else []
 
 
 def living(run: Path, agent: int) -> dict[tuple[int, int], Sighting]:

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from trimtab.catalog import (
     Activation,
+    Bias,
     FlopConvention,
     Network,
     NetworkError,
     Norm,
     Positions,
+    RopeScaling,
     UnknownNameError,
     network,
     network_names,
@@ -66,6 +68,54 @@ def test_the_small_llama_has_grouped_keys_a_gate_and_its_own_head() -> None:
     }
 
 
+def test_experts_are_one_tensor_each_way_behind_a_router() -> None:
+    """A strategy splits the dim `experts` of these; one tensor an expert could not be split so."""
+    tensors = {tensor.name: tensor for tensor in network("moe-3m", layers=1).tensors()}
+    found = {name.removeprefix("layers.0."): (t.dims, t.shape, str(t.kind)) for name, t in tensors.items()}
+    assert {name: row for name, row in found.items() if name.startswith(("router", "experts", "mlp"))} == {
+        "mlp_norm.weight": (("embed",), (256,), "norm"),
+        "router.weight": (("routes", "embed"), (8, 256), "router"),
+        "experts.up.weight": (("experts", "mlp", "embed"), (8, 96, 256), "expert"),
+        "experts.gate.weight": (("experts", "mlp", "embed"), (8, 96, 256), "expert"),
+        "experts.down.weight": (("experts", "embed", "mlp"), (8, 256, 96), "expert"),
+    }
+    assert all(tensor.layer == 0 for name, tensor in tensors.items() if name.startswith("layers."))
+
+
+def test_experts_without_a_gate_have_none_and_never_a_bias() -> None:
+    """GPT's form of an expert is up and down."""
+    names = [t.name for t in network("gpt-3m", layers=1, experts=4, top_k=1).tensors()]
+    assert [name for name in names if "expert" in name or "router" in name] == [
+        "layers.0.router.weight",
+        "layers.0.experts.up.weight",
+        "layers.0.experts.down.weight",
+    ]
+    assert "layers.0.attention.wo.bias" in names
+
+
+def test_queries_keys_and_values_alone_may_have_a_bias() -> None:
+    """Qwen2: a bias on the output as well would be a parameter that no checkpoint holds."""
+    names = [t.name for t in network("llama-3m", layers=1, bias="qkv").tensors() if t.name.endswith(".bias")]
+    assert names == [f"layers.0.attention.{w}.bias" for w in ("wq", "wk", "wv")]
+
+
+def test_heads_may_be_wider_than_their_share_and_normalised() -> None:
+    """Qwen3: heads of 128 where embed / heads is 64, a norm over each head's queries and keys."""
+    shapes = {
+        t.name.removeprefix("layers.0.attention."): (t.dims, t.shape)
+        for t in network("llama-3m", layers=1, head_size=64, qk_norm=True).tensors()
+        if ".attention." in t.name
+    }
+    assert shapes == {
+        "wq.weight": (("heads", "embed"), (512, 256)),
+        "wk.weight": (("kv_heads", "embed"), (128, 256)),
+        "wv.weight": (("kv_heads", "embed"), (128, 256)),
+        "wo.weight": (("embed", "heads"), (256, 512)),
+        "q_norm.weight": (("head",), (64,)),
+        "k_norm.weight": (("head",), (64,)),
+    }
+
+
 def test_layer_and_kind_tell_tensors_apart() -> None:
     """A strategy selects by these columns: a wrong one moves the wrong gradient."""
     columns = {tensor.name: (tensor.layer, str(tensor.kind)) for tensor in network("llama-3m").tensors()}
@@ -107,12 +157,33 @@ def test_kv_heads_follow_heads_where_the_preset_has_as_many() -> None:
     assert network("llama-3m", heads=4).kv_heads == 2
 
 
+def test_the_head_size_follows_width_and_heads_where_it_is_their_quotient() -> None:
+    """Else a narrower network would keep the heads of the wide one."""
+    assert network("llama-3m", embed=128).head_size == 16
+    assert network("llama-3m", heads=4).head_size == 64
+    assert network("qwen3-30b-a3b", embed=1024).head_size == 128
+
+
+def test_a_bias_may_be_said_as_true_or_false() -> None:
+    """The job file says `bias: false`."""
+    assert network("gpt-3m", bias=True) == network("gpt-3m")
+    assert network("gpt-3m", bias=False).bias is Bias.NONE
+    assert network("gpt-3m", bias=False).name == "gpt-3m(bias=none)"
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"heads": 3}, "heads is 3; it must divide embed, 256"),
+        ({"heads": 3, "kv_heads": 3}, "heads is 3; it must divide embed, 256, or head_size be given"),
         ({"kv_heads": 3}, "kv_heads is 3; it must divide heads, 8"),
-        ({"embed": 8 * 31}, r"head size \(embed / heads\) is 31; .* it must be even"),
+        ({"embed": 8 * 31}, "head_size is 31; .* it must be even"),
+        ({"head_size": 33}, "head_size is 33; .* it must be even"),
+        ({"head_size": -2}, "head_size is -2; it must be at least 0"),
+        ({"experts": 8}, "experts is 8 and top_k is 0; say how many"),
+        ({"top_k": 2}, "top_k is 2; a token cannot be sent to more experts than the 0 there are"),
+        ({"experts": 2, "top_k": 3}, "top_k is 3; .* more experts than the 2 there are"),
+        ({"full_layers": 1}, "full_layers is 1 and window is 0"),
+        ({"window": 8, "full_layers": 4}, "full_layers is 4 of 4; no layer is left"),
         ({"layers": 0}, "layers is 0; it must be at least 1"),
         ({"heads": 0}, "heads is 0; it must be at least 1"),
         ({"dropout": 1.0}, "dropout is 1.0; it must be from 0 to below 1"),
@@ -121,6 +192,8 @@ def test_kv_heads_follow_heads_where_the_preset_has_as_many() -> None:
         ({"layers": True}, "'layers' is True; it takes a whole number"),
         ({"dropout": "low"}, "'dropout' is 'low'; it takes a number"),
         ({"tied": 1}, "'tied' is 1; it takes true or false"),
+        ({"qk_norm": 1}, "'qk_norm' is 1; it takes true or false"),
+        ({"experts": 8.0}, "'experts' is 8.0; it takes a whole number"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(overrides: dict[str, object], message: str) -> None:
@@ -148,6 +221,8 @@ def test_learned_positions_allow_an_odd_head_size() -> None:
         ("gpt-3m", {"layer": 2}, "unknown network field 'layer'(.|\n)*Did you mean 'layers'"),
         ("gpt-3m", {"norm": "rms"}, "unknown norm 'rms'(.|\n)*Did you mean 'rmsnorm'"),
         ("gpt-3m", {"name": "mine"}, "unknown network field 'name'"),
+        ("gpt-3m", {"bias": "qvk"}, "unknown bias 'qvk'(.|\n)*Did you mean 'qkv'"),
+        ("moe-3m", {"topk": 2}, "unknown network field 'topk'(.|\n)*Did you mean 'top_k'"),
     ],
 )
 def test_unknown_names_get_the_nearest_one(name: str, overrides: dict[str, object], message: str) -> None:
@@ -175,11 +250,28 @@ def test_every_preset_can_be_built(name: str) -> None:
         ("llama3-8b", 8_030_261_248),
         ("llama3-70b", 70_553_706_496),
         ("llama3-405b", 405_853_388_800),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112),
+        ("qwen3-30b-a3b", 30_532_122_624),
     ],
 )
 def test_parameters_are_exactly_the_published_ones(name: str, published: int) -> None:
     """Memory, traffic and checkpoint size all follow from this number."""
     assert network(name).num_parameters() == published
+
+
+@pytest.mark.parametrize(
+    ("name", "published_billions"),
+    [("mixtral-8x7b", 12.9), ("mixtral-8x22b", 39.1), ("qwen3-30b-a3b", 3.3)],
+)
+def test_active_parameters_are_the_published_ones(name: str, published_billions: float) -> None:
+    """Announcements of the three: 12.9B, 39B and 3.3B; what a token costs follows from them, not the total."""
+    assert network(name).num_active_parameters() / 1e9 == pytest.approx(published_billions, abs=0.06)
+
+
+def test_a_dense_network_is_active_as_a_whole() -> None:
+    """Dividing by no experts must not lose a parameter."""
+    assert network("llama-3m").num_active_parameters() == network("llama-3m").num_parameters()
 
 
 def test_gpt3_has_the_parameters_of_its_shape() -> None:
@@ -209,6 +301,46 @@ def test_flops_of_a_grouped_network_follow_its_matrices() -> None:
     assert grouped.flops_per_token(8192, causal=False) == 3 * forward
 
 
+def test_flops_of_experts_follow_those_a_token_is_sent_to() -> None:
+    """Counting all experts gave five times the work: 192.9 instead of 37.6 GFLOP per token."""
+    mixtral = network("mixtral-8x7b")
+    attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
+    matrices = attention + 8 * 4096 + 2 * 3 * 4096 * 14336
+    forward = 32 * (2 * matrices + 2 * 2 * 4096 * 4096) + 2 * 4096 * 32000
+    assert mixtral.flops_per_token(4096, causal=False) == 3 * forward
+    assert network("mixtral-8x7b", top_k=8).flops_per_token(4096, causal=False) == 3 * (
+        forward + 32 * 2 * 6 * 3 * 4096 * 14336
+    )
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 1), (8, 2), (8, 8)])
+def test_one_layer_of_experts_by_hand(experts: int, top_k: int) -> None:
+    """The router scores every expert whatever the number chosen."""
+    net = network("moe-3m", layers=1, experts=experts, top_k=top_k)
+    dense = 256 * 256 * 2 + 256 * 64 * 2
+    assert net.layer_forward_flops(0, 1, causal=True) == 2 * (
+        dense + experts * 256 + top_k * 3 * 96 * 256
+    ) + 2 * 256 * (1 + 1)
+
+
+@pytest.mark.parametrize(("window", "sequence"), [(8, 32), (1, 5), (5, 5), (40, 32)])
+def test_a_window_counts_the_scores_that_are_seen(window: int, sequence: int) -> None:
+    """A full triangle under a window of 8 in 32 would count more than twice the scores computed."""
+    net = network("llama-3m", layers=2, window=window, full_layers=1)
+    seen = [sum(min(query + 1, limit) for query in range(sequence)) for limit in (sequence, window)]
+    for layer, scores in enumerate(seen):
+        both_products = 2 * 2 * 256 * scores
+        matrices = net.layer_forward_flops(layer, sequence, causal=True) - both_products // sequence
+        assert matrices == 2 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 768)
+
+
+def test_the_full_convention_counts_the_window_for_every_token() -> None:
+    """Between the two conventions the matrices must not move."""
+    net = network("llama-3m", layers=1, window=8)
+    full, causal = (net.layer_forward_flops(0, 32, is_causal) for is_causal in (False, True))
+    assert full - causal == 2 * 2 * 256 * (32 * 8 - (36 + 24 * 8)) // 32
+
+
 def test_causal_attention_at_16k_is_not_counted_twice() -> None:
     """Counting the upper triangle, which no causal kernel computes, once gave a utilisation of 1.21."""
     llama = network("llama2-7b")
@@ -225,13 +357,32 @@ def test_a_tied_head_is_computed_but_not_stored() -> None:
     assert untied.num_parameters() - tied.num_parameters() == 256 * 256
 
 
+@pytest.mark.parametrize(
+    ("factor", "low", "high", "context"), [(0.5, 1, 4, 8192), (8, 4, 4, 8192), (8, 0, 4, 8192), (8, 1, 4, 0)]
+)
+def test_factors_that_cannot_scale_are_refused(factor: float, low: float, high: float, context: int) -> None:
+    """Equal factors divide by zero: every angle of the network would be nan."""
+    with pytest.raises(NetworkError, match="low_factor above 0 and below high_factor"):
+        RopeScaling(factor=factor, low_factor=low, high_factor=high, original_context=context)
+
+
+def test_learned_positions_have_no_frequencies_to_scale() -> None:
+    """A setting that does nothing would be believed."""
+    scaling = RopeScaling(factor=8, low_factor=1, high_factor=4, original_context=8192)
+    with pytest.raises(NetworkError, match="rope_scaling slows rotary frequencies; positions are learned"):
+        replace(network("gpt-3m"), rope_scaling=scaling)
+
+
 @st.composite
 def any_network(draw: st.DrawFn) -> Network:
     kv_heads = draw(st.integers(1, 4))
     heads = kv_heads * draw(st.integers(1, 4))
+    layers = draw(st.integers(1, 5))
+    experts = draw(st.sampled_from((0, 0, 1, 2, 5, 8)))
+    window = draw(st.sampled_from((0, 1, 7, 64)))
     return Network(
         name="any",
-        layers=draw(st.integers(1, 5)),
+        layers=layers,
         embed=heads * 2 * draw(st.integers(1, 8)),
         heads=heads,
         kv_heads=kv_heads,
@@ -242,8 +393,14 @@ def any_network(draw: st.DrawFn) -> Network:
         positions=draw(st.sampled_from(Positions)),
         activation=draw(st.sampled_from(Activation)),
         tied=draw(st.booleans()),
-        bias=draw(st.booleans()),
+        bias=draw(st.sampled_from(Bias)),
         dropout=0.0,
+        head_size=draw(st.sampled_from((0, 2, 6))),
+        qk_norm=draw(st.booleans()),
+        experts=experts,
+        top_k=draw(st.integers(1, experts)) if experts else 0,
+        window=window,
+        full_layers=draw(st.integers(0, layers - 1)) if window else 0,
     )
 
 
@@ -259,14 +416,21 @@ def test_tensors_have_distinct_names_and_shapes_that_follow_their_dims(any_netwo
 def test_parameters_match_a_count_by_hand(any_network: Network) -> None:
     """The sum over tensors must be the closed formula for every combination of choices."""
     n = any_network
-    norm_size = n.embed * (2 if n.norm is Norm.LAYERNORM else 1)
+    per_norm = 2 if n.norm is Norm.LAYERNORM else 1
     num_ups = 2 if n.activation is Activation.SWIGLU else 1
-    kv_size = n.kv_heads * n.embed // n.heads
-    matrices = 2 * n.embed**2 + 2 * n.embed * kv_size + (num_ups + 1) * n.embed * n.mlp
-    biases = (2 * n.embed + 2 * kv_size + num_ups * n.mlp + n.embed) if n.bias else 0
+    size, kv_size = n.heads * n.head_size, n.kv_heads * n.head_size
+    attention = n.embed * (2 * size + 2 * kv_size)
+    attention += {"none": 0, "qkv": size + 2 * kv_size, "all": size + 2 * kv_size + n.embed}[n.bias]
+    norms = per_norm * (2 * n.embed + (2 * n.head_size if n.qk_norm else 0))
+    mlp = (num_ups + 1) * n.embed * n.mlp
+    if n.experts:
+        mlp = n.experts * (mlp + n.embed)
+    elif n.bias is Bias.ALL:
+        mlp += num_ups * n.mlp + n.embed
     learned = n.context * n.embed if n.positions is Positions.LEARNED else 0
     heads = (1 if n.tied else 2) * n.vocab * n.embed
-    assert n.num_parameters() == n.layers * (matrices + biases + 2 * norm_size) + learned + heads + norm_size
+    expected = n.layers * (attention + norms + mlp) + learned + heads + per_norm * n.embed
+    assert n.num_parameters() == expected == sum(tensor.numel for tensor in n.tensors())
 
 
 @given(any_network(), st.integers(1, 512))
@@ -277,7 +441,8 @@ def test_flops_are_the_sum_over_layers_and_head_and_grow(any_network: Network, s
     assert whole == 3 * (sum(layers) + any_network.head_forward_flops())
     assert whole <= any_network.flops_per_token(sequence, causal=False)
     assert whole < replace(any_network, layers=any_network.layers + 1).flops_per_token(sequence, causal=True)
-    assert whole < any_network.flops_per_token(sequence + 1, causal=True)
+    longer = any_network.flops_per_token(sequence + 1, causal=True)
+    assert whole < longer or (any_network.window and whole == longer)
 
 
 @pytest.mark.parametrize("row", toml_table("networks.toml").items(), ids=lambda row: row[0])

@@ -1,5 +1,6 @@
 """The documents say what is there: examples load, commands run, links lead somewhere, tables list every key."""
 
+import doctest
 import json
 import re
 import shlex
@@ -9,9 +10,11 @@ import pytest
 
 from tests.house.markdown import ROOT, Block, blocks, documents, links, read, table_after, tracked_files
 from trimtab.app.cli import run_cli
+from trimtab.catalog import family_names, network
+from trimtab.plan import COLUMNS, Table, rows_of
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of
-from trimtab.spec.language.parser import GRAMMAR
+from trimtab.spec.language.grammar import GRAMMAR
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
 HARMLESS = {"explain", "schema", "--help"}
@@ -85,7 +88,7 @@ def test_the_schema_on_the_command_line_is_json(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("block", blocks("trim"), ids=name_of)
 def test_every_formula_means_what_its_first_line_says(block: Block) -> None:
     """`-- on N devices` is accepted there; `-- on N devices, refused: words` is refused with these words."""
-    match = re.match(r"-- on ([0-9]+) devices(?:, refused: (.*))?\n", block.text)
+    match = re.match(r"-- (?:\S+ )?on ([0-9]+) devices(?: of \S+)?(?:, refused: (.*))?\n", block.text)
     assert match is not None, f"{block}: the first line must be a comment that names the devices"
     devices, refusal = int(match[1]), match[2]
     if refusal is None:
@@ -101,6 +104,41 @@ def test_the_grammar_in_the_document_is_the_parsers() -> None:
     rules = [line for line in GRAMMAR.splitlines() if re.match(r"[a-z]+:", line)]
     document = read("docs/strategy-language.md")
     assert [rule for rule in rules if rule not in document.splitlines()] == []
+
+
+@pytest.mark.parametrize("block", blocks("pycon"), ids=name_of)
+def test_every_python_session_gives_what_it_shows(block: Block) -> None:
+    """A reader types it in."""
+    session = doctest.DocTestParser().get_doctest(block.text, {}, str(block), block.document, block.line)
+    told: list[str] = []
+    failed, tried = doctest.DocTestRunner(verbose=False).run(session, out=told.append)
+    assert tried
+    assert not failed, "".join(told)
+
+
+def test_the_tables_of_a_network_are_explained() -> None:
+    """A word of a formula that no page explains is a guess."""
+    page = "docs/networks.md"
+    assert [row[0].strip("`") for row in table_after(page, "## Tables")] == list(Table)
+    assert tuple(row[0].strip("`") for row in table_after(page, "## Columns")) == COLUMNS
+    assert {row[0].strip("`") for row in table_after(page, "### Families of configurations")} == set(
+        family_names()
+    )
+
+
+@pytest.mark.parametrize("preset", ["gpt-3m", "llama-3m", "moe-3m", "qwen3-30b-a3b"])
+def test_every_kind_and_dim_of_a_row_is_explained(preset: str) -> None:
+    """As above, for what a WHERE compares and a SPLIT names."""
+    page = "docs/networks.md"
+    kinds = {
+        table: set(re.findall(r"`(\w+)`", kinds))
+        for tables, kinds in table_after(page, "## Kinds")
+        for table in re.findall(r"`(\w+)`", tables)
+    }
+    dims = {row[0].strip("`") for row in table_after(page, "## Dims")}
+    for row in rows_of(network(preset), batch=1, sequence=8, num_states=2, compute="fp32"):
+        assert row.kind in kinds[row.table]
+        assert dims >= set(row.dims)
 
 
 def documented_keys() -> dict[str, list[str]]:

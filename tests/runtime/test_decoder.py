@@ -1,22 +1,43 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
 
-from trimtab.catalog import Network, network
-from trimtab.runtime.decoder import IGNORED_TARGET, Decoder, initial_tensor, loss_sum, token_loss_sum
+from trimtab.catalog import Network, RopeScaling, network
+from trimtab.runtime.decoder import (
+    IGNORED_TARGET,
+    Decoder,
+    initial_tensor,
+    loss_sum,
+    rotation_table,
+    token_loss_sum,
+)
 from trimtab.runtime.random_keys import KeyedRandom
+from trimtab.terms import InputError
 
 GPT = network("gpt-3m", layers=2, embed=64, heads=4, mlp=96, context=32, dropout=0.0)
 LLAMA = network("llama-3m", layers=2, embed=64, heads=4, kv_heads=2, mlp=96, context=32)
 MIXED = network("gpt-3m", layers=1, embed=64, heads=4, kv_heads=1, mlp=96, tied=False, positions="rotary")
+QWEN2 = network("llama-3m", layers=1, embed=64, heads=4, kv_heads=2, mlp=96, context=32, bias="qkv")
+QWEN3 = network(
+    "llama-3m", layers=1, embed=64, heads=4, kv_heads=2, mlp=96, context=32, head_size=24, qk_norm=True
+)
+STRETCHED = replace(
+    LLAMA,
+    rope_base=100.0,
+    rope_scaling=RopeScaling(factor=8.0, low_factor=1.0, high_factor=4.0, original_context=64),
+)
 VARIANTS = [
     pytest.param(GPT, id="gpt"),
     pytest.param(LLAMA, id="llama"),
     pytest.param(MIXED, id="rotary with biases"),
+    pytest.param(QWEN2, id="biases on queries, keys and values"),
+    pytest.param(QWEN3, id="wide heads with normalised queries and keys"),
+    pytest.param(STRETCHED, id="scaled frequencies"),
 ]
 
 SAME_BITS = """
@@ -85,12 +106,28 @@ def reference_logits(
 
     def linear(name: str, x: torch.Tensor) -> torch.Tensor:
         y = x @ weights[f"{name}.weight"].T
-        return y + weights[f"{name}.bias"] if network.bias else y
+        return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
+
+    def frequency(i: int) -> float:
+        plain = network.rope_base ** (-2 * i / network.head_size)
+        scaling = network.rope_scaling
+        if scaling is None:
+            return plain
+        # As Llama's released code says it: by wavelength, in three branches.
+        wavelength = 2 * math.pi / plain
+        if wavelength < scaling.original_context / scaling.high_factor:
+            return plain
+        if wavelength > scaling.original_context / scaling.low_factor:
+            return plain / scaling.factor
+        smooth = (scaling.original_context / wavelength - scaling.low_factor) / (
+            scaling.high_factor - scaling.low_factor
+        )
+        return (1 - smooth) * plain / scaling.factor + smooth * plain
 
     def turned(x: torch.Tensor) -> torch.Tensor:
         half = network.head_size // 2
         angles = torch.tensor(
-            [[t / network.rope_base ** (i / half) for i in range(half)] for t in range(x.shape[1])],
+            [[t * frequency(i) for i in range(half)] for t in range(x.shape[1])],
             dtype=torch.float64,
         )
         z = (
@@ -103,6 +140,8 @@ def reference_logits(
         q, k, v = (
             linear(f"{prefix}.{w}", x).unflatten(-1, (-1, network.head_size)) for w in ("wq", "wk", "wv")
         )
+        if network.qk_norm:
+            q, k = norm(f"{prefix}.q_norm", q), norm(f"{prefix}.k_norm", k)
         if network.positions == "rotary":
             q, k = turned(q), turned(k)
         k, v = (t.repeat_interleave(network.heads // network.kv_heads, 2) for t in (k, v))
@@ -161,6 +200,46 @@ def test_logits_and_gradients_are_those_of_the_plain_network(network):
             atol=1e-6 * largest,
             msg=lambda m, n=name: f"{n}: {m}",
         )
+
+
+def test_the_scaled_variant_has_kept_slowed_and_blended_frequencies():
+    """A test in which every frequency falls into one branch says nothing about the others."""
+    plain, scaled = rotation_table(replace(STRETCHED, rope_scaling=None)), rotation_table(STRETCHED)
+    angles = [table[1, 1, 0].asin() for table in (plain, scaled)]
+    ratios = angles[0] / angles[1]
+    assert ratios[0].item() == pytest.approx(1.0)
+    assert ratios[-1].item() == pytest.approx(8.0, rel=1e-4)
+    assert any(1.01 < ratio < 7.99 for ratio in ratios.tolist())
+
+
+@pytest.mark.parametrize(
+    ("unbuildable", "message"),
+    [
+        (network("moe-3m"), "moe-3m has 8 experts in each layer(.|\n)*model.experts: 0"),
+        (
+            network("llama-3m", window=8),
+            "has a window of 8 tokens in a context of 512(.|\n)*model.context: 8",
+        ),
+    ],
+)
+def test_what_can_be_planned_and_not_computed_is_refused(unbuildable, message):
+    """A dense network trained in place of the one asked for would be found out weeks later."""
+    with pytest.raises(InputError, match=message):
+        Decoder(unbuildable, KeyedRandom())
+
+
+def test_a_window_as_wide_as_the_context_is_no_window():
+    """Mistral's first model, in samples of 4096 tokens, is full attention."""
+    assert built(network("llama-3m", layers=1, window=32, context=32)).network.window == 32
+
+
+@pytest.mark.parametrize("preset", [QWEN2, QWEN3])
+def test_normalised_queries_and_biases_run_under_autocast(preset):
+    """bf16 queries meet fp32 norms there; a warning is an error in whoever has made it one."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = loss_sum(built(preset), tokens(), tokens())
+    loss.backward()
+    assert math.isfinite(loss.item())
 
 
 @pytest.mark.parametrize("network", VARIANTS)

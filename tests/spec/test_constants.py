@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.spec import LoadedJob
+from trimtab.spec import JobFileError, LoadedJob
 from trimtab.spec.constants import auto_microbatch, auto_shares, divisors
 from trimtab.terms import OnLoss
 
@@ -14,7 +14,7 @@ Load = Callable[..., LoadedJob]
 
 
 @pytest.mark.parametrize(
-    ("batch", "replicas", "shares"),
+    ("batch", "devices", "shares"),
     [
         (32, 1, 4),
         (32, 4, 4),
@@ -27,18 +27,18 @@ Load = Callable[..., LoadedJob]
         (1, 1, 1),
     ],
 )
-def test_auto_shares(batch: int, replicas: int, shares: int) -> None:
+def test_auto_shares(batch: int, devices: int, shares: int) -> None:
     """Otherwise the same job gets other bits in another release."""
-    assert auto_shares(batch=batch, replicas=replicas) == shares
+    assert auto_shares(batch=batch, devices=devices) == shares
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5000), st.integers(1, 64))
-def test_auto_fits_whenever_anything_does(batch: int, replicas: int) -> None:
+def test_auto_fits_whenever_anything_does(batch: int, devices: int) -> None:
     """Otherwise auto gives what the rules then refuse."""
-    shares = auto_shares(batch=batch, replicas=replicas)
+    shares = auto_shares(batch=batch, devices=devices)
     assert batch % shares == 0
-    assert shares >= min(replicas, batch)
+    assert shares >= min(devices, batch)
     microbatch = auto_microbatch(batch // shares)
     assert (batch // shares) % microbatch == 0
     assert 1 <= microbatch <= 8
@@ -79,3 +79,14 @@ def test_constants_do_not_follow_the_devices_on_resume(load: Load, minimal: str)
         load(minimal + "fault_tolerance: {shares: auto}\n").origins["fault_tolerance.shares"]
         == "auto (run.yaml:5)"
     )
+
+
+def test_ranks_that_share_samples_need_no_share_of_their_own(load: Load, minimal: str) -> None:
+    """Eight devices of which four compute one sample together are two replicas: a batch of 4 is enough."""
+    text = minimal + (
+        "parallelism: |\n  MESH dp 2, tp 4\n  SPLIT batch OVER dp\n  SPLIT heads, mlp OVER tp\n"
+    )
+    loaded = load(text, overrides=["orchestration.devices=8", "train.batch=4"])
+    assert loaded.job.fault_tolerance.shares == 4
+    with pytest.raises(JobFileError, match="1 samples for 2 replicas"):
+        load(text, overrides=["orchestration.devices=8", "train.batch=1"])

@@ -42,13 +42,6 @@ CASES = {
         "with shares off, train.batch is cut into 4 equal parts; 6 cannot be",
         ["4:26", "5:26", "6:27"],
     ),
-    "shares and replicas": (
-        HEAD
-        + "train: {steps: 9}\norchestration: {devices: 8}\nparallelism: |\n  MESH dp 4, tp 2\n  SPLIT batch OVER dp\n"
-        + "  SPLIT heads, mlp, vocab OVER tp\nfault_tolerance: {shares: 2}\n",
-        "fault_tolerance.shares is 2 for 4 replicas; each replica needs one",
-        ["10:27", "5:26"],
-    ),
     "microbatch and share": (
         HEAD + "train: {steps: 9, batch: 8, microbatch: 3}\nfault_tolerance: {shares: 1}\n",
         "train.microbatch is 3, which does not divide the 8 samples of one share",
@@ -65,10 +58,32 @@ CASES = {
         "model.preset is gpt-3m and model.module is a.b:C",
         ["2:33", "2:17"],
     ),
+    "preset and folder": (
+        HEAD.replace("gpt-3m", "gpt-3m, folder: llama, configuration: {}") + "train: {steps: 9}\n",
+        "model.preset is gpt-3m and model.folder is llama; only one can be trained",
+        ["2:33", "2:17"],
+    ),
+    "folder and module": (
+        HEAD.replace("preset: gpt-3m", "module: a:C, folder: llama, configuration: {}")
+        + "train: {steps: 9}\n",
+        "model.folder is llama and model.module is a:C; only one can be trained",
+        ["2:17", "2:30"],
+    ),
     "neither preset nor module": (
         HEAD.replace("preset: gpt-3m", "layers: 3") + "train: {steps: 9}\n",
-        "neither a preset nor a module",
+        "neither a preset, a folder nor a module",
         ["2:1"],
+    ),
+    "configuration without a folder": (
+        HEAD.replace("gpt-3m", "gpt-3m, configuration: {vocab_size: 9}") + "train: {steps: 9}\n",
+        "model.configuration is what config.json of model.folder says, and there is no folder",
+        ["2:25"],
+    ),
+    "args and folder": (
+        HEAD.replace("preset: gpt-3m", "folder: llama, configuration: {}, args: {width: 3}")
+        + "train: {steps: 9}\n",
+        "model.args are for a class named by model.module",
+        ["2:43", "2:17"],
     ),
     "args and preset": (
         HEAD.replace("gpt-3m", "gpt-3m, args: {width: 3}") + "train: {steps: 9}\n",
@@ -247,12 +262,3 @@ def test_nearest_valid_numbers_are_named(load: Load) -> None:
 def test_what_the_layout_can_give_is_accepted(load: Load, cards: str) -> None:
     """Otherwise the rules refuse more than they must."""
     assert load(f"{HEAD}train: {{steps: 9}}\n{cards}\n").warnings == ()
-
-
-def test_devices_of_one_replica_share_their_samples(load: Load) -> None:
-    """Otherwise a batch of 16 cannot be trained on 4608 devices, 144 of which are one replica (Llama 3.1 405B)."""
-    formulas = "  MESH pp 9, dp *, tp 16\n  SPLIT batch OVER dp\n  SPLIT heads, mlp, vocab OVER tp\n  SPLIT layers OVER pp\n"
-    text = HEAD + "train: {steps: 9, batch: 32}\norchestration: {devices: 4608}\nparallelism: |\n" + formulas
-    job = load(text).job
-    assert job.fault_tolerance.shares == 32
-    assert job.train.microbatch == 1

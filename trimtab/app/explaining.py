@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
+from trimtab.app.job_reading import network_key, read_job, refuse_what_cannot_run, say_warnings
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
 from trimtab.catalog import THIS_MACHINE, Network, cluster
@@ -107,7 +107,7 @@ def _sizes(
         "model": {
             "network": model.name,
             "parameters": layout.num_parameters,
-            "decided_by": origins["model.preset"],
+            "decided_by": origins[network_key(job)],
         },
         "work": {
             "tokens_per_step": layout.tokens_per_step,

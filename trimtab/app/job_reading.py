@@ -1,14 +1,15 @@
 """Job files on disk, read with what the command line and the environment say about them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
-from trimtab.catalog import NetworkError, UnknownNameError
+from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
 from trimtab.plan.layout import network_of
-from trimtab.spec import LoadedJob, StrategyError, load_job
+from trimtab.spec import Job, LoadedJob, StrategyError, load_job
 from trimtab.spec.language import unsupported_by_runtime
 
 
@@ -32,9 +33,16 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     loaded = load_job(text, source=path, overrides=overrides, environment=os.environ, read=_read_text)
     try:
         network_of(loaded.job)
+    except ConfigError as error:
+        raise JobReadError("\n".join(_placed(error.problems, loaded.origins))) from error
     except (NetworkError, UnknownNameError) as error:
-        raise JobReadError(f"{loaded.origins['model.preset']}  {error}") from error
-    return loaded
+        raise JobReadError(f"{loaded.origins[network_key(loaded.job)]}  {error}") from error
+    return replace(loaded, warnings=(*loaded.warnings, *_configuration_warnings(loaded)))
+
+
+def network_key(job: Job) -> str:
+    """The dotted path of the key that names what a checked job trains."""
+    return f"model.{next(iter(job.model.named))}"
 
 
 def refuse_what_cannot_run(loaded: LoadedJob) -> None:
@@ -51,6 +59,22 @@ def say_warnings(loaded: LoadedJob) -> None:
     """Say on standard error what may be meant otherwise."""
     for warning in loaded.warnings:
         say(f"warning: {warning}")
+
+
+def _configuration_warnings(loaded: LoadedJob) -> list[str]:
+    """What a foreign configuration says that is not carried over, each with its place."""
+    model = loaded.job.model
+    if model.folder is None:
+        return []
+    return _placed(read_config(model.configuration, name=model.folder).warnings, loaded.origins)
+
+
+def _placed(problems: Sequence[ConfigProblem], origins: Mapping[str, str]) -> list[str]:
+    """Each message behind the line of its key, or of the folder where the key is missing."""
+    return [
+        f"{origins.get(f'model.configuration.{problem.key}', origins['model.folder'])}  {problem.message}"
+        for problem in problems
+    ]
 
 
 def _read_text(path: str) -> str:

@@ -11,17 +11,19 @@ from trimtab.catalog.clusters import (
     cluster,
     cluster_names,
 )
-from trimtab.catalog.errors import ClusterError, NetworkError, UnknownNameError
+from trimtab.catalog.errors import ClusterError, ConfigError, ConfigProblem, NetworkError, UnknownNameError
+from trimtab.catalog.hugging_face import ReadConfig, family_names, network_from_config, read_config
+from trimtab.catalog.network_presets import changed_network, network, network_names
 from trimtab.catalog.networks import (
     Activation,
+    Bias,
     FlopConvention,
     Network,
     Norm,
     Positions,
+    RopeScaling,
     Tensor,
     TensorKind,
-    network,
-    network_names,
 )
 from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
 
@@ -29,8 +31,11 @@ __all__ = [
     "THIS_MACHINE",
     "Accelerator",
     "Activation",
+    "Bias",
     "Cluster",
     "ClusterError",
+    "ConfigError",
+    "ConfigProblem",
     "FlopConvention",
     "Level",
     "Link",
@@ -42,16 +47,22 @@ __all__ = [
     "Positions",
     "Price",
     "PriceKind",
+    "ReadConfig",
+    "RopeScaling",
     "Tensor",
     "TensorKind",
     "UnknownNameError",
     "Verified",
     "accelerator",
     "accelerator_names",
+    "changed_network",
     "cluster",
     "cluster_names",
+    "family_names",
     "network",
+    "network_from_config",
     "network_names",
     "price_of",
     "prices_of",
+    "read_config",
 ]

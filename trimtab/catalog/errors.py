@@ -2,10 +2,13 @@
 
 InputError
 ├── UnknownNameError   nothing in the catalog has this name
-└── NetworkError       the fields of a network do not fit together
+├── NetworkError       the fields of a network do not fit together
+│   └── ConfigError    a config.json describes no network that can be computed
+└── ClusterError       a cluster lacks what it needs
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from trimtab.terms import InputError, nearest_name
 
@@ -23,6 +26,32 @@ class UnknownNameError(InputError):
 
 class NetworkError(InputError):
     """The fields of a network do not fit together, or one has a value of the wrong type."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigProblem:
+    """What is wrong with, or what is not carried of, one key of a foreign configuration.
+
+    Args:
+        key: Its path, dotted where it is nested.
+        message: What was found and what was required.
+    """
+
+    key: str
+    message: str
+
+
+class ConfigError(NetworkError):
+    """A foreign configuration describes no network that can be computed.
+
+    Args:
+        problems: Everything that is wrong, at least one.
+    """
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        assert problems, "an error without a problem"
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problem.message for problem in self.problems))
 
 
 class ClusterError(InputError):

@@ -5,10 +5,11 @@ off. A part runs its microbatches in order. Parameters, gradients and optimizer 
 the same on every rank.
 """
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimtab.catalog import Network, NetworkError, network
+from trimtab.catalog import Network, NetworkError, changed_network, network, network_from_config
 from trimtab.spec import Job, Layout, Program, TrainedTokenizer
 from trimtab.spec.language import MeshStatement, ReduceStatement, SplitStatement, is_batch_split
 
@@ -115,13 +116,18 @@ def plan_layout(job: Job, model: Network) -> ReplicatedLayout:
 def network_of(job: Job) -> Network | None:
     """The network that a job trains; None for a class of the user's own, whose shapes only torch can tell.
 
-    Raises: UnknownNameError for an unknown preset; NetworkError if the overrides do not fit together, or the
-        network has no room for the tokens or the sequence.
+    Raises: UnknownNameError for an unknown preset; ConfigError for a configuration of a folder that
+        describes no network; NetworkError if the changes do not fit together, or the network has no room for
+        the tokens or the sequence.
     """
-    if job.model.preset is None:
+    named = job.model
+    if named.preset is not None:
+        base = network(named.preset)
+    elif named.folder is not None:
+        base = network_from_config(named.configuration, name=posixpath.basename(named.folder.rstrip("/")))
+    else:
         return None
-    overrides = job.model.model_dump(exclude={"preset", "module", "args"}, exclude_none=True)
-    model = network(job.model.preset, **overrides)
+    model = changed_network(base, named.changes)
     if job.data.sequence > model.context:
         raise NetworkError(
             f"data.sequence is {job.data.sequence} tokens, {model.name} has a context of {model.context}; "

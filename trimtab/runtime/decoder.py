@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.catalog import Activation, Network, Norm, Positions
+from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
 from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
+from trimtab.terms import InputError
 
 IGNORED_TARGET = -100
 """A target that counts in no loss: padding, or a token without a successor."""
@@ -65,6 +66,23 @@ def initial_tensor(network: Network, name: str, shape: tuple[int, ...], *, seed:
     return torch.empty(shape).normal_(0.0, std, generator=generator)
 
 
+def refuse_unbuildable(network: Network) -> None:
+    """Refuse a network that can be planned but not computed.
+
+    Raises: InputError that names what it has and what would do.
+    """
+    if network.experts:
+        raise InputError(
+            f"{network.name} has {network.experts} experts in each layer; such a network can be planned and "
+            "explained, and not yet trained. Set model.experts: 0 and model.top_k: 0 for a dense one."
+        )
+    if 0 < network.window < network.context:
+        raise InputError(
+            f"{network.name} has a window of {network.window} tokens in a context of {network.context}; attention "
+            f"under a window cannot be trained yet. Set model.context: {network.window}, where both are the same."
+        )
+
+
 class Decoder(nn.Module):
     """A network of the catalog; the names and shapes of its parameters are ``network.tensors()``.
 
@@ -75,17 +93,20 @@ class Decoder(nn.Module):
     Args:
         network: What to build.
         keyed: Where dropout masks come from.
+
+    Raises: InputError for a network with experts or a window, which it cannot compute.
     """
 
     def __init__(self, network: Network, keyed: KeyedRandom) -> None:
         super().__init__()
+        refuse_unbuildable(network)
         self.network = network
         self.embedding = _Embedding(network.vocab, network.embed)
         if network.positions is Positions.LEARNED:
             self.positions = _Embedding(network.context, network.embed)
         self.dropout = KeyedDropout(network.dropout, EMBEDDING_LAYER, keyed)
         self.layers = nn.ModuleList(Layer(network, layer, keyed) for layer in range(network.layers))
-        self.final_norm = _norm(network)
+        self.final_norm = _norm(network, network.embed)
         if not network.tied:
             self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
@@ -124,9 +145,9 @@ class Layer(nn.Module):
 
     def __init__(self, network: Network, layer: int, keyed: KeyedRandom) -> None:
         super().__init__()
-        self.attention_norm = _norm(network)
+        self.attention_norm = _norm(network, network.embed)
         self.attention = Attention(network)
-        self.mlp_norm = _norm(network)
+        self.mlp_norm = _norm(network, network.embed)
         self.mlp = GeluMlp(network) if network.activation is Activation.GELU else SwigluMlp(network)
         self.dropout = KeyedDropout(network.dropout, layer, keyed)
 
@@ -143,17 +164,26 @@ class Attention(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self._head_size = network.head_size
-        kv_size = network.kv_heads * network.head_size
-        self.wq = Linear(network.embed, network.embed, bias=network.bias)
-        self.wk = Linear(network.embed, kv_size, bias=network.bias)
-        self.wv = Linear(network.embed, kv_size, bias=network.bias)
-        self.wo = Linear(network.embed, network.embed, bias=network.bias)
+        size, kv_size = network.size_of("heads"), network.size_of("kv_heads")
+        is_qkv_biased = network.bias is not Bias.NONE
+        self.wq = Linear(network.embed, size, bias=is_qkv_biased)
+        self.wk = Linear(network.embed, kv_size, bias=is_qkv_biased)
+        self.wv = Linear(network.embed, kv_size, bias=is_qkv_biased)
+        self.wo = Linear(size, network.embed, bias=network.bias is Bias.ALL)
+        if network.qk_norm:
+            self.q_norm = _norm(network, network.head_size)
+            self.k_norm = _norm(network, network.head_size)
+        self._has_qk_norm = network.qk_norm
 
     def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
         """What attention adds to the residual stream."""
         q_BTHE = self.wq(x_BTD).unflatten(-1, (-1, self._head_size))
         k_BTKE = self.wk(x_BTD).unflatten(-1, (-1, self._head_size))
         v_BTKE = self.wv(x_BTD).unflatten(-1, (-1, self._head_size))
+        if self._has_qk_norm:
+            # In fp32, as the norms of the residual stream: under autocast queries and keys come in bf16.
+            q_BTHE = self.q_norm(q_BTHE.float()).type_as(q_BTHE)
+            k_BTKE = self.k_norm(k_BTKE.float()).type_as(k_BTKE)
         if rotation is not None:
             q_BTHE, k_BTKE = rotate(q_BTHE, rotation), rotate(k_BTKE, rotation)
         y_BHTE = _attend(q_BTHE.transpose(1, 2), k_BTKE.transpose(1, 2), v_BTKE.transpose(1, 2))
@@ -189,8 +219,8 @@ class GeluMlp(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.up = Linear(network.embed, network.mlp, bias=network.bias)
-        self.down = Linear(network.mlp, network.embed, bias=network.bias)
+        self.up = Linear(network.embed, network.mlp, bias=network.bias is Bias.ALL)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias is Bias.ALL)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """What the MLP adds to the residual stream."""
@@ -203,9 +233,9 @@ class SwigluMlp(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.up = Linear(network.embed, network.mlp, bias=network.bias)
-        self.gate = Linear(network.embed, network.mlp, bias=network.bias)
-        self.down = Linear(network.mlp, network.embed, bias=network.bias)
+        self.up = Linear(network.embed, network.mlp, bias=network.bias is Bias.ALL)
+        self.gate = Linear(network.embed, network.mlp, bias=network.bias is Bias.ALL)
+        self.down = Linear(network.mlp, network.embed, bias=network.bias is Bias.ALL)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """What the MLP adds to the residual stream."""
@@ -217,8 +247,17 @@ def rotation_table(network: Network) -> Tensor:
     """Cosines and sines [2, context, 1, E / 2] of rotary positions, fp32 (Su et al. 2021)."""
     pairs = torch.arange(0, network.head_size, 2, dtype=torch.float32)
     frequencies = network.rope_base ** (-pairs / network.head_size)
+    if network.rope_scaling is not None:
+        frequencies = scaled_frequencies(frequencies, network.rope_scaling)
     angles = torch.outer(torch.arange(network.context, dtype=torch.float32), frequencies)
     return torch.stack((angles.cos(), angles.sin())).unsqueeze(2)
+
+
+def scaled_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Frequencies [E / 2] of rotary positions slowed down for longer samples; see RopeScaling."""
+    turns = scaling.original_context * frequencies / (2 * math.pi)
+    kept = (turns - scaling.low_factor) / (scaling.high_factor - scaling.low_factor)
+    return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0.0, 1.0))
 
 
 def rotate(x_BTHE: Tensor, rotation: Tensor) -> Tensor:
@@ -229,9 +268,9 @@ def rotate(x_BTHE: Tensor, rotation: Tensor) -> Tensor:
     return turned.type_as(x_BTHE)
 
 
-def _norm(network: Network) -> nn.Module:
+def _norm(network: Network, size: int) -> nn.Module:
     norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else nn.RMSNorm
-    return norm(network.embed, eps=network.norm_eps)
+    return norm(size, eps=network.norm_eps)
 
 
 class _Embedding(nn.Embedding):

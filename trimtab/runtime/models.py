@@ -69,7 +69,7 @@ def build_model(
         decoder = Decoder(source, keyed)
         decoder.initialize(seed)
         return PresetModel(decoder, compute)
-    module = _built_from(import_class(source), source, arguments, seed)
+    module = build_class(source, arguments=arguments, seed=seed)
     if is_cut_into_shares:
         refuse_batch_statistics(module)
     return UserModel(module, compute, source)
@@ -103,7 +103,7 @@ class UserModel:
         self.module = module
         self._compute = compute
         self._name = name
-        self._takes_targets = _takes_targets(module.forward, name)
+        self._takes_targets = takes_targets(module.forward, name)
 
     def loss_sum(self, tokens_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
         """See Model."""
@@ -147,6 +147,28 @@ def import_class(name: str) -> type[nn.Module]:
     return found
 
 
+def build_class(name: str, *, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    """A module of the user's class ``module:Class``, its initial values drawn from a seed of their own.
+
+    Under ``torch.device("meta")`` no value is drawn.
+
+    Raises: InputError if the class cannot be found, or does not take the arguments.
+    """
+    model_class = import_class(name)
+    signature = inspect.signature(model_class)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise InputError(
+            f"model {name!r} cannot be built from model.args: {error}\n"
+            f"  given: {', '.join(arguments) or 'nothing'}; the class takes {signature}"
+        ) from error
+    digest = hashlib.blake2b(f"{seed}:initial".encode(), digest_size=8).digest()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+        return model_class(**arguments)
+
+
 def refuse_batch_statistics(module: nn.Module) -> None:
     """Refuse what normalises over the batch: its result would depend on how the batch is cut.
 
@@ -164,6 +186,18 @@ def refuse_batch_statistics(module: nn.Module) -> None:
             + "".join(f"  {path}\n" for path in paths)
             + "  Normalise each sample (LayerNorm, GroupNorm), or set fault_tolerance.shares: off."
         )
+
+
+def takes_targets(forward: Callable[..., Any], name: str) -> bool:
+    """Whether ``forward`` wants targets: it names them, or it cannot do with tokens alone.
+
+    Raises: InputError if it can take neither tokens nor tokens and targets.
+    """
+    signature = inspect.signature(forward)
+    wants_targets = "targets" in signature.parameters or not _takes(signature, 1)
+    if not _takes(signature, 2 if wants_targets else 1):
+        raise InputError(f"{name}: forward takes {signature}; it must take (tokens) or (tokens, targets)")
+    return wants_targets
 
 
 def _not_found(name: str, module_name: str, error: ModuleNotFoundError) -> InputError:
@@ -191,32 +225,6 @@ def _no_class(name: str, members: Mapping[str, object], module_name: str, class_
     near = difflib.get_close_matches(class_name, classes, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"It holds {', '.join(classes) or 'no nn.Module class'}."
     return InputError(f"model {name!r}: module {module_name!r} holds no class {class_name!r}.  {hint}")
-
-
-def _built_from(
-    model_class: type[nn.Module], name: str, arguments: Mapping[str, Any], seed: int
-) -> nn.Module:
-    signature = inspect.signature(model_class)
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise InputError(
-            f"model {name!r} cannot be built from model.args: {error}\n"
-            f"  given: {', '.join(arguments) or 'nothing'}; the class takes {signature}"
-        ) from error
-    digest = hashlib.blake2b(f"{seed}:initial".encode(), digest_size=8).digest()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(digest, "little") >> 1)
-        return model_class(**arguments)
-
-
-def _takes_targets(forward: Callable[..., Any], name: str) -> bool:
-    """Whether ``forward`` wants targets: it names them, or it cannot do with tokens alone."""
-    signature = inspect.signature(forward)
-    takes_targets = "targets" in signature.parameters or not _takes(signature, 1)
-    if not _takes(signature, 2 if takes_targets else 1):
-        raise InputError(f"{name}: forward takes {signature}; it must take (tokens) or (tokens, targets)")
-    return takes_targets
 
 
 def _takes(signature: inspect.Signature, num_arguments: int) -> bool:

@@ -31,16 +31,21 @@ from trimtab.terms import ComputeType, OnLoss
 
 
 class Model(Card):
-    """The network to train: exactly one of `preset` and `module`."""
+    """The network to train: exactly one of `preset`, `folder` and `module`."""
 
     preset: Word | None = None
     """Name of a network of the catalog, such as gpt-3m. Default: none."""
+    folder: Word | None = None
+    """Folder of a Hugging Face model, whose config.json describes the network, relative to the file that
+    names it. Default: none."""
     module: (
         Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), Takes("text such as package.module:Class")] | None
     ) = None
     """Import path and class of a torch module of your own, as package.module:Class. Default: none."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class named by `module`. Default: none."""
+    configuration: dict[str, Any] = Field(default_factory=dict)
+    """What config.json of `folder` says; read once and kept with the run. Default: none."""
     layers: PositiveInt | None = None
     """Number of transformer layers. Default: the preset's."""
     embed: PositiveInt | None = None
@@ -49,8 +54,18 @@ class Model(Card):
     """Number of query heads. Default: the preset's."""
     kv_heads: PositiveInt | None = None
     """Number of key and value heads. Default: the preset's."""
+    head_size: PositiveInt | None = None
+    """Width of one head. Default: the preset's."""
+    qk_norm: bool | None = None
+    """Whether queries and keys of each head are normalised. Default: the preset's."""
+    window: NaturalInt | None = None
+    """Tokens that a query sees, its own included; 0: all before it. Default: the preset's."""
     mlp: PositiveInt | None = None
-    """Inner width of the feed-forward part. Default: the preset's."""
+    """Inner width of the feed-forward part, or of one expert. Default: the preset's."""
+    experts: NaturalInt | None = None
+    """Number of experts of each layer; 0: none, dense. Default: the preset's."""
+    top_k: NaturalInt | None = None
+    """Number of experts that a token is sent to; 0 if there are none. Default: the preset's."""
     context: PositiveInt | None = None
     """Longest sequence that the positions allow, in tokens. Default: the preset's."""
     vocab: PositiveInt | None = None
@@ -65,8 +80,19 @@ class Model(Card):
     """Whether embedding and head share one matrix. Default: the preset's."""
     dropout: BelowOne | None = None
     """Probability of dropping an activation. Default: the preset's."""
-    bias: bool | None = None
-    """Whether linear layers have a bias. Default: the preset's."""
+    bias: bool | Literal["qkv"] | None = None
+    """Whether linear layers have a bias; qkv: those of queries, keys and values alone. Default: the preset's."""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The network under the key that names it; exactly one in a job that was checked."""
+        return self.model_dump(include={"preset", "folder", "module"}, exclude_none=True)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is changed in the network that `preset` or `folder` names, by key."""
+        others = {"preset", "folder", "configuration", "module", "args"}
+        return self.model_dump(exclude=others, exclude_none=True)
 
 
 class Bpe(Card):

@@ -21,15 +21,18 @@ CONSTANT_PATHS = (
 """The keys that this file resolves."""
 
 
-def resolve_constants(job: Job, replicas: int) -> Job:
-    """The job with every ``auto`` replaced by what it means for this batch and so many parts of it.
+def resolve_constants(job: Job, *, replicas: int | None = None) -> Job:
+    """The job with every ``auto`` replaced by what it means for this batch and these devices.
+
+    ``replicas`` are the ranks that compute different samples; without it, every device is one.
 
     Total: a batch that cannot be cut gives values that `contradictions` refuses.
     """
     tolerance = job.fault_tolerance
     shares = tolerance.shares
+    replicas = replicas or job.orchestration.devices
     if shares == "auto":
-        shares = auto_shares(batch=job.train.batch, replicas=replicas)
+        shares = auto_shares(batch=job.train.batch, devices=replicas)
     microbatch = job.train.microbatch
     if microbatch == "auto":
         microbatch = auto_microbatch(job.train.batch // (replicas if shares == "off" else shares))
@@ -44,16 +47,16 @@ def resolve_constants(job: Job, replicas: int) -> Job:
     )
 
 
-def auto_shares(*, batch: int, replicas: int) -> int:
-    """Shares for a batch in samples: the smallest power of two >= replicas and 4 that divides the batch.
+def auto_shares(*, batch: int, devices: int) -> int:
+    """Shares for a batch in samples: the smallest power of two >= devices and 4 that divides the batch.
 
     If no power of two does, the smallest other divisor of at least that size; for a batch below 4, the batch
     itself.
 
-    >>> auto_shares(batch=32, replicas=2), auto_shares(batch=96, replicas=5), auto_shares(batch=30, replicas=4)
+    >>> auto_shares(batch=32, devices=2), auto_shares(batch=96, devices=5), auto_shares(batch=30, devices=4)
     (4, 8, 5)
     """
-    fewest = max(replicas, MIN_AUTO_SHARES)
+    fewest = max(devices, MIN_AUTO_SHARES)
     enough = [count for count in divisors(batch) if count >= fewest]
     powers = [count for count in enough if count & (count - 1) == 0]
     return next(iter(powers or enough), batch)

@@ -33,13 +33,14 @@ def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
     """Everything in a job that contradicts something else in it.
 
     Args:
-        job: With its constants resolved.
-        replicas: Parts that the formulas divide the batch into; all devices if they divide nothing else.
+        job: Its constants are resolved.
+        replicas: Ranks that compute different samples; fewer than the devices if the formulas split more than
+            the batch.
     """
     for rule in RULES:
         yield from rule(job)
-    for rule_of_parts in RULES_OF_PARTS:
-        yield from rule_of_parts(job, replicas)
+    for cut in CUTS:
+        yield from cut(job, replicas)
 
 
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
@@ -67,17 +68,21 @@ def _length(job: Job) -> Iterator[Contradiction]:
 
 
 def _network(job: Job) -> Iterator[Contradiction]:
-    model, preset, module = job.model, ("model", "preset"), ("model", "module")
-    if model.preset is None and model.module is None:
-        message = "model names neither a preset nor a module; it takes exactly one of them"
+    given = job.model.named
+    paths = tuple(("model", key) for key in given)
+    if not given:
+        message = "model names neither a preset, a folder nor a module; it takes exactly one of them"
+        hint = "Add `preset: gpt-3m`, `folder: PATH` or `module: package:Class`."
+        yield Contradiction(message=message, paths=(("model", "preset"),), hint=hint)
+    if len(given) > 1:
+        listed = " and ".join(f"model.{key} is {value}" for key, value in given.items())
+        hint = f"Keep one of the {'two' if len(given) == 2 else 'three'}."
+        yield Contradiction(message=f"{listed}; only one can be trained", paths=paths[::-1], hint=hint)
+    if job.model.configuration and job.model.folder is None:
+        message = "model.configuration is what config.json of model.folder says, and there is no folder"
         yield Contradiction(
-            message=message, paths=(preset,), hint="Add `preset: gpt-3m` or `module: package:Class`."
+            message=message, paths=(("model", "configuration"),), hint="Take it out, or name the folder."
         )
-    if model.preset is not None and model.module is not None:
-        message = (
-            f"model.preset is {model.preset} and model.module is {model.module}; only one can be trained"
-        )
-        yield Contradiction(message=message, paths=(module, preset), hint="Keep one of the two.")
 
 
 def _network_settings(job: Job) -> Iterator[Contradiction]:
@@ -86,18 +91,15 @@ def _network_settings(job: Job) -> Iterator[Contradiction]:
         message = "model.args are for a class named by model.module, and there is none"
         yield Contradiction(
             message=message,
-            paths=(("model", "args"), ("model", "preset")),
-            hint="A preset is changed by keys such as layers and embed.",
+            paths=(("model", "args"), ("model", "preset"), ("model", "folder")),
+            hint="Other networks are changed by keys such as layers and embed.",
         )
     if model.module is None:
         return
-    for key in type(model).model_fields:
-        if key not in ("preset", "module", "args") and getattr(model, key) is not None:
-            message = f"model.{key} changes a preset, and model.module is a class of your own"
-            paths = (("model", key), ("model", "module"))
-            yield Contradiction(
-                message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}."
-            )
+    for key in model.changes:
+        message = f"model.{key} changes a preset, and model.module is a class of your own"
+        paths = (("model", key), ("model", "module"))
+        yield Contradiction(message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}.")
 
 
 def _sequence(job: Job) -> Iterator[Contradiction]:
@@ -124,9 +126,10 @@ def _vocabulary(job: Job) -> Iterator[Contradiction]:
 
 
 def _shares(job: Job, replicas: int) -> Iterator[Contradiction]:
-    batch, shares, part = job.train.batch, job.fault_tolerance.shares, _part(job, replicas)
+    batch, shares = job.train.batch, job.fault_tolerance.shares
+    noun = "device" if replicas == job.orchestration.devices else "replica"
     if batch < replicas:
-        message = f"train.batch is {batch} samples for {replicas} {part}s; each {part} needs one"
+        message = f"train.batch is {batch} samples for {replicas} {noun}s; each {noun} needs one"
         yield Contradiction(
             message=message, paths=(BATCH, DEVICES), hint=f"Set train.batch to {replicas} or more."
         )
@@ -141,14 +144,9 @@ def _shares(job: Job, replicas: int) -> Iterator[Contradiction]:
         hint = f"Nearest shares: {_nearest(shares, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, BATCH), hint=hint)
     elif isinstance(shares, int) and shares < replicas:
-        message = f"fault_tolerance.shares is {shares} for {replicas} {part}s; each {part} needs one"
+        message = f"fault_tolerance.shares is {shares} for {replicas} {noun}s; each {noun} needs one"
         hint = f"Nearest shares: {_nearest(replicas, divisors(batch), fewest=replicas)}."
         yield Contradiction(message=message, paths=(SHARES, DEVICES), hint=hint)
-
-
-def _part(job: Job, replicas: int) -> str:
-    """What one part of the batch is for: a device, or a group of them."""
-    return "device" if replicas == job.orchestration.devices else "replica"
 
 
 def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
@@ -159,7 +157,7 @@ def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
     if batch % parts or batch < parts or (batch // parts) % size == 0:
         return
     samples = batch // parts
-    part = _part(job, replicas) if shares == "off" else "share"
+    part = "device" if shares == "off" else "share"
     message = f"train.microbatch is {size}, which does not divide the {samples} samples of one {part}"
     hint = f"Nearest microbatches: {_nearest(size, divisors(samples))}."
     yield Contradiction(message=message, paths=(MICROBATCH, BATCH, cut), hint=hint)
@@ -278,8 +276,8 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
 )
 """Every rule; the mesh against the devices is checked where the formulas are."""
 
-RULES_OF_PARTS: tuple[Callable[[Job, int], Iterator[Contradiction]], ...] = (_shares, _microbatch)
-"""Rules that depend on how many parts the formulas divide the batch into."""
+CUTS: tuple[Callable[[Job, int], Iterator[Contradiction]], ...] = (_shares, _microbatch)
+"""Rules about how the batch is cut for so many replicas."""
 
 
 def _nearest(value: int, valid: list[int], *, fewest: int = 1) -> str:

@@ -11,7 +11,15 @@ from trimtab.spec.contradictions import DEVICES, Contradiction, contradictions
 from trimtab.spec.errors import JobFileError, Place, Problem, StrategyError, render_problem
 from trimtab.spec.fields import Path
 from trimtab.spec.interpolation import Interpolator
-from trimtab.spec.language import Layout, Program, check_names, check_program, parse_located, resolve_layout
+from trimtab.spec.language import (
+    Layout,
+    Program,
+    check_names,
+    check_program,
+    num_replicas,
+    parse_located,
+    resolve_layout,
+)
 from trimtab.spec.located_text import LocatedText
 from trimtab.spec.sources import SourceReader
 from trimtab.spec.validation import key_span_at, nearest_span, validate, value_at
@@ -62,7 +70,8 @@ def load_job(
         source: Its name, shown in errors; other files are found relative to it.
         overrides: What stood after each ``--set``: ``train.steps=100``.
         environment: The variables that ``${NAME}`` may name.
-        read: Gives the text of a file named by ``extends`` or ``parallelism: {file: …}``; raises OSError.
+        read: Gives the text of a file named by ``extends``, ``parallelism: {file: …}`` or ``model.folder``; raises
+            OSError.
 
     Raises: JobFileError with everything that is wrong.
     """
@@ -73,7 +82,8 @@ def load_job(
     assert isinstance(filled, MappingValue)
     if interpolator.problems:
         raise JobFileError(interpolator.problems, reader.documents)
-    return _Checker(reader.read_formulas(filled), reader.documents).check()
+    whole = reader.read_configuration(reader.read_formulas(filled))
+    return _Checker(whole, reader.documents).check()
 
 
 @dataclass(slots=True)
@@ -90,16 +100,13 @@ class _Checker:
         if not isinstance(written, Job):
             self.problems = [*written, *self.problems, *check_names(program)]
             raise JobFileError(self.problems, self.documents)
-        devices = written.orchestration.devices
-        wrong_formulas = check_program(program, devices, devices_at=self._place(DEVICES))
-        # Formulas that mean nothing divide nothing: every device then counts as a replica.
-        replicas = devices if wrong_formulas else resolve_layout(program, devices).replicas
-        job = resolve_constants(written, replicas)
+        replicas = num_replicas(program, written.orchestration.devices)
+        job = resolve_constants(written, replicas=replicas)
         self.problems += [self._problem(contradiction) for contradiction in contradictions(job, replicas)]
-        self.problems += wrong_formulas
+        self.problems += check_program(program, job.orchestration.devices, devices_at=self._place(DEVICES))
         if self.problems:
             raise JobFileError(self.problems, self.documents)
-        layout = resolve_layout(program, devices)
+        layout = resolve_layout(program, job.orchestration.devices)
         return LoadedJob(
             job=job,
             program=program,

@@ -34,8 +34,8 @@ def is_secret(name: str) -> bool:
 def plain_values(job: Job) -> dict[str, Any]:
     """The job as YAML and JSON hold it, secrets redacted; keys that say nothing are left out."""
     values: dict[str, Any] = job.model_dump(mode="json", by_alias=True, exclude_none=True)
-    # Inside the arguments of a user's class None is a value like any other.
-    values["model"]["args"] = job.model.model_dump(mode="json")["args"]
+    # Inside the arguments of a user's class, and in what other systems write, None is a value like any other.
+    values["model"] |= job.model.model_dump(mode="json", include={"args", "configuration"})
     variables = values["orchestration"]["environment"]["set"]
     values["orchestration"]["environment"]["set"] = {
         name: REDACTED if is_secret(name) else value for name, value in variables.items()

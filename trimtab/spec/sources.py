@@ -25,11 +25,20 @@ Read = Callable[[str], str]
 EXTENDS = "extends"
 """The key that names the file whose values hold where this one says nothing."""
 
+FOLDER, CONFIGURATION = "folder", "configuration"
+"""The key under ``model`` that names a Hugging Face folder, and the one that holds what its file says."""
+
+CONFIG_FILE = "config.json"
+"""The file of such a folder that describes the network."""
+
 _ALTERNATIVES: dict[Path, tuple[str, ...]] = {
-    ("model",): ("preset", "module"),
+    ("model",): ("preset", FOLDER, "module"),
     ("train",): ("steps", "epochs"),
 }
-"""Keys of which a card takes exactly one: choosing one in a later source takes back the other."""
+"""Keys of which a card takes exactly one: choosing one in a later source takes back the others."""
+
+_BELONGS_TO_CHOICE: dict[Path, tuple[str, ...]] = {("model",): (CONFIGURATION,)}
+"""Keys that say more about the one chosen, and are taken back with it."""
 
 
 class SourceReader:
@@ -84,6 +93,33 @@ class SourceReader:
             located=LocatedText.whole(text, source=path),
         )
         return tree.with_entry("parallelism", replace(entry, value=formulas))
+
+    def read_configuration(self, tree: MappingValue) -> MappingValue:
+        """The tree with what ``config.json`` in ``model.folder`` says under ``model.configuration``.
+
+        A configuration that stands there already is kept: a run that is resumed trains the network that it
+        began with, whatever has become of the folder.
+
+        Raises: JobFileError if the file cannot be read, or is not a mapping.
+        """
+        entry = tree.entries.get("model")
+        if entry is None or not isinstance(entry.value, MappingValue):
+            return tree
+        model, folder = entry.value, entry.value.entries.get(FOLDER)
+        if CONFIGURATION in model.entries or folder is None or not isinstance(folder.value, ScalarValue):
+            return tree
+        path = posixpath.join(self._beside(folder.value), CONFIG_FILE)
+        text = self._text_of(path, folder.value.span)
+        try:
+            # JSON is YAML 1.2 but for the tabs that may stand between its parts, and nowhere else.
+            value = read_yaml(text.replace("\t", " "), source=path)
+        except YamlError as error:
+            raise JobFileError(error.problems, self.documents) from None
+        if not isinstance(value, MappingValue):
+            problem = Problem(span=value.span, message=f"{CONFIG_FILE} holds no mapping of keys")
+            raise JobFileError([problem], self.documents)
+        described = model.with_entry(CONFIGURATION, replace(folder, value=value))
+        return tree.with_entry("model", replace(entry, value=described))
 
     def _read_with_bases(self, text: str, source: str, readers: tuple[str, ...]) -> MappingValue:
         self.documents[source] = text
@@ -166,7 +202,8 @@ def merge(base: MappingValue, over: MappingValue, path: Path = ()) -> MappingVal
     entries = dict(base.entries)
     alternatives = _ALTERNATIVES.get(path, ())
     if any(key in over.entries for key in alternatives):
-        entries = {key: entry for key, entry in entries.items() if key not in alternatives}
+        taken_back = (*alternatives, *_BELONGS_TO_CHOICE.get(path, ()))
+        entries = {key: entry for key, entry in entries.items() if key not in taken_back}
     for key, entry in over.entries.items():
         below = entries.get(key)
         if below and isinstance(below.value, MappingValue) and isinstance(entry.value, MappingValue):

@@ -8,6 +8,7 @@ from trimtab.spec.language.meaning import (
     check_names,
     check_program,
     is_batch_split,
+    num_replicas,
     resolve_layout,
 )
 from trimtab.spec.language.meshes import Mesh, resolve_mesh
@@ -102,6 +103,7 @@ __all__ = [
     "compile_predicate",
     "is_batch_split",
     "name_uses",
+    "num_replicas",
     "parse_located",
     "parse_strategy",
     "preset",

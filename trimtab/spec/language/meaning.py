@@ -55,11 +55,6 @@ class Layout:
     routes: tuple[tuple[str, Route], ...]
     warnings: tuple[Problem, ...] = ()
 
-    @property
-    def replicas(self) -> int:
-        """Parts that the batch is divided into: a group of devices that no batch axis tells apart is one."""
-        return math.prod(self.mesh.size(axis) for axis in self.batch_axes)
-
 
 def resolve_layout(program: Program, devices: int) -> Layout:
     """What a program means on so many devices.
@@ -77,6 +72,18 @@ def resolve_layout(program: Program, devices: int) -> Layout:
         routes=tuple((axis, _route(program, axis)) for axis in batch_axes),
         warnings=tuple(name_uses(list(_overridden(program)), program)),
     )
+
+
+def num_replicas(program: Program, devices: int) -> int:
+    """Ranks that compute different samples: along the axes that split the batch.
+
+    For a mesh that cannot stand on so many devices it is the devices: `check_program` refuses it.
+    """
+    if any(mesh_problems(program, devices, None)):
+        return devices
+    mesh = resolve_mesh(program, devices)
+    named = dict(mesh.axes)
+    return math.prod(named[axis] for axis in _batch_axes(program, mesh) if axis in named)
 
 
 def check_program(program: Program, devices: int, *, devices_at: Place | None = None) -> list[Problem]:

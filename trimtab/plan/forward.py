@@ -1,0 +1,373 @@
+"""The forward pass of each piece of the network, with the changes of layout that a plan's cuts demand.
+
+An operator runs where its parameters lie: a matrix cut along its outputs wants whole inputs and gives a cut
+output; cut along its inputs it wants cut inputs and gives summands; a whole matrix runs in the layout that the
+row of its output asks for. What then differs from the row's own layout is moved there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trimtab.catalog import Network
+from trimtab.plan.block_builder import BlockBuilder
+from trimtab.plan.placements import (
+    PARTIAL,
+    REPLICATED,
+    Placement,
+    PlacementKind,
+    Placements,
+    split,
+)
+from trimtab.plan.program import Because, OperatorKind, Transfer
+from trimtab.plan.transitions import Step
+
+DATA_DIMS = ("batch", "sequence", "slots")
+"""Dims that run over samples and tokens: ranks that cut them work on different data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockContext:
+    """What a block needs to know of the plan.
+
+    Args:
+        network: Whose block it is.
+        batch: Samples of a microbatch over all ranks.
+        sequence: Tokens of a sample.
+        activations: By relative row name, how the row shall lie.
+        parameters: By relative name, how the parameter lies when it is used, with its dims and shape.
+        attention: By axis that cuts the sequence of attention: ulysses, allgather, ring.
+        reasons: By axis and dim (or None), the statement behind a cut.
+    """
+
+    network: Network
+    batch: int
+    sequence: int
+    activations: Mapping[str, Placements]
+    parameters: Mapping[str, tuple[tuple[str, ...], tuple[int, ...], Placements]]
+    attention: Mapping[str, str]
+    reasons: Mapping[tuple[str, str | None], Because]
+
+    def why(self, step: Step) -> Because:
+        """The statement behind a change of layout."""
+        for dim in (step.before.dim, step.after.dim, None):
+            found = self.reasons.get((step.axes[0], dim))
+            if found is not None:
+                return found
+        return Because(reason="default")
+
+    def size(self, dim: str) -> int:
+        """Logical elements along a dim of an activation."""
+        return {
+            "batch": self.batch,
+            "sequence": self.sequence,
+            "slots": self.slots,
+            "experts": self.network.experts,
+            "routes": self.network.experts,
+        }.get(dim) or self.network.size_of(dim)
+
+    @property
+    def slots(self) -> int:
+        """Tokens that each expert is given with balanced routing."""
+        experts = self.network.experts
+        return -(-self.batch * self.sequence * self.network.top_k // experts) if experts else 0
+
+
+COMPUTED = Because(reason="the network")
+"""Why an operator that computes is there."""
+
+
+class Forward:
+    """Writes forward passes into a builder."""
+
+    def __init__(self, builder: BlockBuilder, context: BlockContext) -> None:
+        self.builder = builder
+        self.context = context
+
+    def embedding(self) -> None:
+        """Tokens to the residual stream: ``tokens`` -> ``out``."""
+        builder, target = self.builder, self.context.activations["embedding"]
+        table = self._parameter("embedding.weight")
+        tokens = target
+        found = target
+        for axis, placement in table:
+            # Each rank looks up every token in the part of the matrix that it has.
+            tokens = tokens.put(axis, REPLICATED)
+            found = found.put(axis, PARTIAL if placement.dim == "vocab" else placement)
+        builder.value("tokens", ("batch", "sequence"), self._shape(("batch", "sequence")), tokens, "int64")
+        builder.value("looked_up", _RESIDUAL, self._shape(_RESIDUAL), found)
+        builder.add(OperatorKind.EMBED, ["tokens"], ["looked_up"], COMPUTED, parameters=["embedding.weight"])
+        out = builder.laid_out("looked_up", target, self.context.why)
+        if "positions.weight" in self.context.parameters:
+            builder.value("embedding", _RESIDUAL, self._shape(_RESIDUAL), target)
+            builder.add(
+                OperatorKind.ADD_POSITIONS, [out], ["embedding"], COMPUTED, parameters=["positions.weight"]
+            )
+            out = "embedding"
+        self._finish(out)
+
+    def layer(self, arriving: Placements) -> None:
+        """Attention and MLP, each added to the residual stream: ``in`` -> ``out``.
+
+        Args:
+            arriving: How the residual stream of the layer before lies.
+        """
+        self.builder.value("in", _RESIDUAL, self._shape(_RESIDUAL), arriving)
+        after_attention = self._add_to("in", self._attention("in"), "attention_residual")
+        mlp = self._experts if self.context.network.experts else self._mlp
+        self._finish(self._add_to(after_attention, mlp(after_attention), "mlp_residual"))
+
+    def head(self, arriving: Placements, matrix: str) -> None:
+        """Logits and the sum of token losses: ``in`` -> ``loss``.
+
+        Args:
+            arriving: How the residual stream of the last layer lies.
+            matrix: The parameter that makes logits; the embedding's if they are tied.
+        """
+        builder = self.builder
+        builder.value("in", _RESIDUAL, self._shape(_RESIDUAL), arriving)
+        normed = self._norm("in", "final_norm")
+        logits = self._linear(normed, matrix, "logits", ("batch", "sequence", "vocab"))
+        placements = builder.values[logits].placements
+        data = Placements(tuple(item for item in placements if item[1].dim in DATA_DIMS))
+        builder.value("targets", ("batch", "sequence"), self._shape(("batch", "sequence")), data, "int64")
+        inputs = [logits, "targets"]
+        vocab_axes = placements.axes_cutting("vocab")
+        if vocab_axes:
+            inputs += self._vocabulary_sums(logits, data, vocab_axes)
+        loss = data
+        for axis, _ in data:
+            loss = loss.put(axis, PARTIAL)
+        builder.value("loss", (), (), loss, "fp32")
+        builder.add(OperatorKind.LOSS, inputs, ["loss"], COMPUTED)
+
+    def _vocabulary_sums(self, logits: str, data: Placements, axes: Sequence[str]) -> list[str]:
+        """Over the whole vocabulary, per token: the maximum, then the sum of exponentials and the target's logit."""
+        builder = self.builder
+        partial = data
+        for axis in axes:
+            partial = partial.put(axis, PARTIAL)
+        tokens = ("batch", "sequence")
+        builder.value("vocab_max", tokens, self._shape(tokens), partial, "fp32")
+        builder.add(OperatorKind.VOCAB_MAX, [logits], ["vocab_max"], COMPUTED)
+        highest = builder.laid_out("vocab_max", data, self.context.why)
+        builder.use_maximum()
+        sums = ("batch", "sequence", "sums")
+        builder.value("vocab_sums", sums, (*self._shape(tokens), 2), partial, "fp32")
+        builder.add(OperatorKind.VOCAB_SUMS, [logits, "targets", highest], ["vocab_sums"], COMPUTED)
+        return [builder.laid_out("vocab_sums", data, self.context.why)]
+
+    def _attention(self, stream: str) -> str:
+        builder = self.builder
+        normed = self._norm(stream, "attention_norm")
+        names = {
+            "q": self._linear(normed, "attention.wq.weight", "attention.q", _QUERIES),
+            "k": self._linear(normed, "attention.wk.weight", "attention.k", _KEYS),
+            "v": self._linear(normed, "attention.wv.weight", "attention.v", _KEYS),
+        }
+        for name in ("q", "k"):
+            weight = f"attention.{name}_norm.weight"
+            if weight in self.context.parameters:
+                names[name] = self._head_norm(names[name], weight)
+        found, kind = self._attention_layouts(builder.values[names["q"]].placements)
+        laid = [builder.laid_out(names[name], found[name], self.context.why) for name in ("q", "k", "v")]
+        target = self.context.activations["attention.out"]
+        out = "attention.out" if found["q"].is_same(target) else "attention.core"
+        builder.value(out, _QUERIES, self._shape(_QUERIES), found["q"])
+        transfer, because = self._travel(kind, found["q"])
+        builder.add(kind, laid, [out], because, transfer=transfer)
+        if out == "attention.core":
+            out = builder.laid_out(out, target, self.context.why)
+        return self._linear(out, "attention.wo.weight", "attention_residual", _RESIDUAL, is_summand=True)
+
+    def _head_norm(self, name: str, weight: str) -> str:
+        """A norm over each head of queries or keys: it runs wherever whole heads lie."""
+        out = self.builder.like(f"{name}_norm", name, self.builder.values[name].placements)
+        self.builder.add(OperatorKind.NORM, [name], [out], COMPUTED, parameters=[weight])
+        return out
+
+    def _travel(self, kind: OperatorKind, queries: Placements) -> tuple[Transfer | None, Because]:
+        """How keys and values go around, where attention is a ring."""
+        if kind is not OperatorKind.RING_ATTENTION:
+            return None, COMPUTED
+        axes = tuple(
+            axis for axis in queries.axes_cutting("sequence") if self.context.attention.get(axis) == "ring"
+        )
+        because = self.context.reasons[axes[0], "sequence"]
+        return Transfer(axes=axes, wire=self.builder.dtype), because
+
+    def _attention_layouts(self, queries: Placements) -> tuple[dict[str, Placements], OperatorKind]:
+        """Where attention needs queries, keys and values, and which attention it is."""
+        q, keys, kind = queries, queries, OperatorKind.ATTENTION
+        for axis, placement in queries:
+            if placement.dim == "heads":
+                keys = keys.put(axis, split("kv_heads"))
+            elif placement.dim == "sequence":
+                way = self.context.attention.get(axis, "allgather")
+                if way == "ulysses":
+                    q = q.put(axis, split("heads"))
+                    keys = keys.put(axis, split("kv_heads"))
+                elif way == "allgather":
+                    keys = keys.put(axis, REPLICATED)
+                else:
+                    kind = OperatorKind.RING_ATTENTION
+        return {"q": q, "k": keys, "v": keys}, kind
+
+    def _mlp(self, stream: str) -> str:
+        builder = self.builder
+        normed = self._norm(stream, "mlp_norm")
+        inner = ("batch", "sequence", "mlp")
+        inputs = [self._linear(normed, "mlp.up.weight", "mlp.up", inner)]
+        if "mlp.gate.weight" in self.context.parameters:
+            inputs.append(self._linear(normed, "mlp.gate.weight", "mlp.gate", inner))
+        target = self.context.activations["mlp.hidden"]
+        laid = [builder.laid_out(name, target, self.context.why) for name in inputs]
+        builder.value("mlp.hidden", inner, self._shape(inner), target)
+        builder.add(OperatorKind.ACTIVATE, laid, ["mlp.hidden"], COMPUTED)
+        return self._linear("mlp.hidden", "mlp.down.weight", "mlp_residual", _RESIDUAL, is_summand=True)
+
+    def _experts(self, stream: str) -> str:
+        """Each token to its experts and back; ranks that hold other experts or other tokens exchange them."""
+        builder, context = self.builder, self.context
+        normed = self._norm(stream, "mlp_norm")
+        router = self._linear(normed, "router.weight", "router", ("batch", "sequence", "routes"))
+        gates = builder.like("gates", router, builder.values[router].placements)
+        builder.add(OperatorKind.ROUTE, [router], [gates], COMPUTED)
+        tokens = builder.laid_out(normed, builder.values[gates].placements, context.why)
+        target = context.activations["experts.in"]
+        dispatched = Placements()
+        for axis, _ in builder.values[gates].placements:
+            dispatched = dispatched.put(axis, split("slots"))
+        for axis, placement in target:
+            # Ranks that see the same tokens pick those of their own experts; nothing needs to travel.
+            if placement.dim == "experts" and dispatched.on(axis) == REPLICATED:
+                dispatched = dispatched.put(axis, placement)
+        name = "experts.in" if dispatched.is_same(target) else "experts.picked"
+        builder.value(name, _SLOTS, self._shape(_SLOTS), dispatched)
+        builder.add(OperatorKind.DISPATCH, [tokens, gates], [name], COMPUTED)
+        arrived = builder.laid_out(name, target, context.why)
+        outputs = self._expert_mlp(arrived)
+        returned = builder.values[outputs].placements
+        for axis, placement in dispatched:
+            if placement.dim == "slots":
+                returned = returned.put(axis, placement)
+        outputs = builder.laid_out(outputs, returned, context.why)
+        return self._combine(outputs, gates)
+
+    def _expert_mlp(self, arrived: str) -> str:
+        builder, inner = self.builder, ("experts", "slots", "mlp")
+        inputs = [self._linear(arrived, "experts.up.weight", "experts.up", inner)]
+        if "experts.gate.weight" in self.context.parameters:
+            inputs.append(self._linear(arrived, "experts.gate.weight", "experts.gate", inner))
+        target = self.context.activations["experts.hidden"]
+        laid = [builder.laid_out(name, target, self.context.why) for name in inputs]
+        builder.value("experts.hidden", inner, self._shape(inner), target)
+        builder.add(OperatorKind.ACTIVATE, laid, ["experts.hidden"], COMPUTED)
+        return self._linear("experts.hidden", "experts.down.weight", "experts.out", _SLOTS, is_summand=True)
+
+    def _combine(self, outputs: str, gates: str) -> str:
+        builder = self.builder
+        combined = builder.values[gates].placements
+        for axis, placement in builder.values[outputs].placements:
+            if placement == PARTIAL or placement.dim == "experts":
+                combined = combined.put(axis, PARTIAL)
+        builder.value("combined", _RESIDUAL, self._shape(_RESIDUAL), combined)
+        builder.add(OperatorKind.COMBINE, [outputs, gates], ["combined"], COMPUTED)
+        return builder.laid_out("combined", self.context.activations["mlp_residual"], self.context.why)
+
+    def _norm(self, stream: str, row: str) -> str:
+        target = self.context.activations[row]
+        laid = self.builder.laid_out(stream, target, self.context.why)
+        self.builder.value(row, _RESIDUAL, self._shape(_RESIDUAL), target)
+        parameters = [name for name in (f"{row}.weight", f"{row}.bias") if name in self.context.parameters]
+        self.builder.add(OperatorKind.NORM, [laid], [row], COMPUTED, parameters=parameters)
+        return row
+
+    def _linear(
+        self, x: str, weight: str, row: str, dims: tuple[str, ...], *, is_summand: bool = False
+    ) -> str:
+        """A matrix product in the layout that its matrix allows, moved to where its row lies.
+
+        Args:
+            x: Input.
+            weight: Parameter; its last dim is the input's, the one before the output's.
+            row: The row whose layout the output takes; its value has this name unless it is a summand of it.
+            dims: Of the output.
+            is_summand: Whether the output is added to the residual stream (or combined) and not the row itself.
+        """
+        builder, context = self.builder, self.context
+        weight_dims = context.parameters[weight][0]
+        out_dim, in_dim = weight_dims[-2:]
+        matrix = self._parameter(weight)
+        target = context.activations[row]
+        wanted = builder.values[x].placements
+        for axis in _axes_of(wanted, target, matrix):
+            wanted = wanted.put(axis, _input_placement(matrix.on(axis), target.on(axis), in_dim, dims))
+        laid = builder.laid_out(x, wanted, context.why)
+        found = wanted
+        for axis, placement in matrix:
+            if placement.dim != "experts":
+                found = found.put(axis, placement if placement.dim == out_dim else PARTIAL)
+        bias = weight.removesuffix("weight") + "bias"
+        has_bias = bias in context.parameters
+        adds_later = has_bias and bool(found.axes_of(PlacementKind.PARTIAL))
+        stays = weight == "experts.down.weight"
+        name = row
+        if is_summand or adds_later or not (stays or found.is_same(target)):
+            name = f"{weight.removesuffix('.weight')}.product"
+        kind = OperatorKind.EXPERT_LINEAR if dims[0] == "experts" else OperatorKind.LINEAR
+        builder.value(name, dims, self._shape(dims), found)
+        parameters = [weight, bias] if has_bias and not adds_later else [weight]
+        builder.add(kind, [laid], [name], COMPUTED, parameters=parameters)
+        if stays:
+            return name
+        name = builder.laid_out(name, target, context.why)
+        if adds_later:
+            # Every rank holds a summand: the bias joins when they have been added, once.
+            with_bias = builder.like(f"{weight.removesuffix('.weight')}.biased", name, target)
+            builder.add(OperatorKind.ADD_BIAS, [name], [with_bias], COMPUTED, parameters=[bias])
+            name = with_bias
+        return name
+
+    def _add_to(self, stream: str, branch: str, row: str) -> str:
+        target = self.context.activations[row]
+        laid = self.builder.laid_out(stream, target, self.context.why)
+        self.builder.value(row, _RESIDUAL, self._shape(_RESIDUAL), target)
+        self.builder.add(OperatorKind.ADD, [laid, branch], [row], COMPUTED)
+        return row
+
+    def _finish(self, name: str) -> None:
+        self.builder.result = name
+
+    def _parameter(self, name: str) -> Placements:
+        return self.context.parameters[name][2]
+
+    def _shape(self, dims: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self.context.size(dim) for dim in dims)
+
+
+_RESIDUAL = ("batch", "sequence", "embed")
+_QUERIES = ("batch", "sequence", "heads")
+_KEYS = ("batch", "sequence", "kv_heads")
+_SLOTS = ("experts", "slots", "embed")
+
+
+def _axes_of(*layouts: Placements) -> list[str]:
+    return list(dict.fromkeys(axis for layout in layouts for axis, _ in layout))
+
+
+def _input_placement(
+    matrix: Placement, target: Placement, in_dim: str, out_dims: tuple[str, ...]
+) -> Placement:
+    """Where a matrix product needs its input on one axis.
+
+    A cut matrix decides; a whole one runs where its output shall lie, if that is a cut along samples, tokens
+    or experts, which a product does not mix.
+    """
+    if matrix.dim == "experts":
+        return matrix
+    if matrix.dim == in_dim:
+        return split(in_dim)
+    if matrix.dim is not None:
+        # Ranks that hold other columns need the same data, unless experts have spread it.
+        return REPLICATED
+    return target if target.dim in out_dims and target.dim in (*DATA_DIMS, "experts") else REPLICATED

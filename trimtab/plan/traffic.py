@@ -1,0 +1,298 @@
+"""What every rank sends in a step: each collective of a plan with its messages, and the hand-over between stages."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from trimtab.plan.collectives import Request, RouteError, Send, sends_of
+from trimtab.plan.meshes import coordinates, groups
+from trimtab.plan.physical import EMBEDDING, Plan, Traffic
+from trimtab.plan.pipelines import actions_of, transfers
+from trimtab.plan.placements import local_elements, local_shape, stored_elements
+from trimtab.plan.program import COLLECTIVES, Because, Block, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.plan.tables import BYTES_OF
+
+
+def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
+    """Every collective of a step: by block in the order of computation, then the update, then the pipeline.
+
+    Raises: RouteError if a route cannot carry what it is asked to.
+    """
+    found: list[Traffic] = []
+    counter = _Counter(plan)
+    for block in plan.blocks:
+        for phase, operators in _phases(block):
+            for operator in operators:
+                found += counter.block_traffic(block, phase, operator)
+    for operator in plan.update.operators:
+        found += counter.update_traffic(operator)
+    found += counter.hand_over()
+    return tuple(traffic for traffic in found if any(len(group) > 1 for group in traffic.groups))
+
+
+def _phases(block: Block) -> Iterator[tuple[Phase, tuple[Operator, ...]]]:
+    yield Phase.FORWARD, (*block.gathers, *block.forward)
+    # What is stored is gathered again: it was let go after the forward pass.
+    yield Phase.RECOMPUTE, block.recompute
+    yield Phase.BACKWARD, (*block.gathers, *block.backward)
+
+
+class _Counter:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sizes = plan.axis_sizes
+        self._places = tuple((device.node, device.rack, device.site) for device in plan.bound.devices)
+        axis = plan.pipeline.axis
+        self._at = [
+            coordinates(plan.mesh, rank)[axis] if axis else 0 for rank in range(plan.mesh.num_devices)
+        ]
+        self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+        self._sent: dict[tuple[object, ...], tuple[Send, ...]] = {}
+
+    def block_traffic(self, block: Block, phase: Phase, operator: Operator) -> Iterator[Traffic]:
+        if operator.kind not in COLLECTIVES:
+            return
+        runs: Counter[int] = Counter()
+        for stage, coordinate in enumerate(self._plan.pipeline.rank_of_stage):
+            runs[coordinate] += self._plan.num_runs(block, stage)
+        found = {coordinate: float(count) for coordinate, count in runs.items() if count}
+        yield from self._traffic(block.name, phase, operator, block.values, found)
+
+    def update_traffic(self, operator: Operator) -> Iterator[Traffic]:
+        if operator.kind not in COLLECTIVES:
+            return
+        runs = dict.fromkeys(holders(self._plan, operator.inputs[0]), 1 / operator.every)
+        yield from self._traffic("update", Phase.UPDATE, operator, self._plan.update.values, runs)
+
+    def _traffic(
+        self,
+        block: str,
+        phase: Phase,
+        operator: Operator,
+        values: Mapping[str, Value],
+        runs: Mapping[int, float],
+    ) -> Iterator[Traffic]:
+        transfer = operator.transfer
+        assert transfer is not None, "collectives are sent"
+        all_groups = self._groups_over(transfer.axes)
+        special = {index for indices, _ in operator.variants for index in indices}
+        ways = [(tuple(index for index in range(len(all_groups)) if index not in special), transfer)]
+        for indices, way in (*ways, *operator.variants):
+            members = self._taking_part([all_groups[index] for index in indices], way, runs)
+            if not members:
+                continue
+            elements, piece = self._elements(operator, values, len(members[0]))
+            yield Traffic(
+                block=block,
+                phase=phase,
+                operator=operator,
+                transfer=way,
+                groups=members,
+                payload_bytes=self._wire_bytes(operator, values, elements, way),
+                sends=tuple(self._sends(operator, values, way, members, elements, piece)),
+                runs=runs,
+                tensors=operator.inputs,
+            )
+
+    def _groups_over(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        if axes not in self._groups:
+            self._groups[axes] = groups(self._plan.mesh, axes)
+        return self._groups[axes]
+
+    def _taking_part(
+        self, chosen: Sequence[tuple[int, ...]], transfer: Transfer, runs: Mapping[int, float]
+    ) -> tuple[tuple[int, ...], ...]:
+        """The groups cut down to the ranks whose stages run the operator."""
+        wanted = set(runs)
+        if transfer.stages:
+            wanted &= {self._plan.pipeline.rank_of_stage[stage] for stage in transfer.stages}
+        cut = (tuple(rank for rank in group if self._at[rank] in wanted) for group in chosen)
+        return tuple(group for group in cut if len(group) > 1)
+
+    def _elements(self, operator: Operator, values: Mapping[str, Value], ranks: int) -> tuple[int, int]:
+        """Elements that a rank puts in, and those of one rank's piece."""
+        total = piece = 0
+        for name in operator.inputs:
+            value = values[name]
+            elements = local_elements(value.dims, value.shape, value.placements, self._sizes)
+            total += elements
+            if operator.kind is OperatorKind.ALL_GATHER:
+                piece += elements
+            elif operator.dim_to == "stored":
+                piece += stored_elements(elements, ranks)
+        if operator.kind is not OperatorKind.ALL_GATHER and operator.dim_to != "stored":
+            piece = -(-total // ranks)
+        return total, piece
+
+    def _wire_bytes(
+        self, operator: Operator, values: Mapping[str, Value], elements: int, transfer: Transfer
+    ) -> int:
+        """Bytes that a rank puts in, as they travel."""
+        if transfer.compress == "topk":
+            return topk_elements(elements, transfer.compress_argument) * TOPK_BYTES
+        if transfer.compress == "powersgd":
+            return self._low_rank_elements(operator, values, transfer) * BYTES_OF["fp32"]
+        return elements * _bytes_per_element(transfer)
+
+    def _low_rank_elements(self, operator: Operator, values: Mapping[str, Value], transfer: Transfer) -> int:
+        """Elements of both factors of a matrix; a vector travels as it is (Vogels et al. 2019)."""
+        value = values[operator.inputs[0]]
+        shape = local_shape(value.dims, value.shape, value.placements, self._sizes)
+        if len(shape) < 2:
+            return math.prod(shape)
+        rank = int(transfer.compress_argument or 1)
+        return min(math.prod(shape), rank * (math.prod(shape[:-1]) + shape[-1]))
+
+    def _sends(
+        self,
+        operator: Operator,
+        values: Mapping[str, Value],
+        transfer: Transfer,
+        members: Sequence[tuple[int, ...]],
+        elements: int,
+        piece: int,
+    ) -> Iterator[tuple[tuple[int, ...], tuple[Send, ...]]]:
+        """Messages in bytes, once for all groups whose ranks stand alike."""
+        by_places: dict[tuple[tuple[int | None, ...], ...], list[int]] = {}
+        for index, group in enumerate(members):
+            by_places.setdefault(_relative([self._places[rank] for rank in group]), []).append(index)
+        for places, indices in by_places.items():
+            yield tuple(indices), self._messages(operator, values, transfer, places, elements, piece)
+
+    def _messages(
+        self,
+        operator: Operator,
+        values: Mapping[str, Value],
+        transfer: Transfer,
+        places: tuple[tuple[int | None, ...], ...],
+        elements: int,
+        piece: int,
+    ) -> tuple[Send, ...]:
+        size = _bytes_per_element(transfer)
+        if operator.kind in (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD):
+            return tuple(_ring_of_keys(operator, values, self._sizes, len(places), size))
+        kind = OperatorKind.ALL_REDUCE if operator.kind is OperatorKind.AVERAGE else operator.kind
+        if transfer.compress == "topk":
+            # Everyone needs everyone's largest elements: values with their indices, gathered.
+            kind, size = OperatorKind.ALL_GATHER, TOPK_BYTES
+            piece = topk_elements(elements, transfer.compress_argument)
+        elif transfer.compress == "powersgd":
+            elements = self._low_rank_elements(operator, values, transfer)
+            piece, size = -(-elements // len(places)), BYTES_OF["fp32"]
+        request = Request(kind=kind, elements=elements, piece=piece, places=places)
+        try:
+            found = sends_of(transfer.route, request, transfer.levels)
+        except RouteError as error:
+            raise UncarriedError(operator.because, str(error)) from error
+        return tuple(Send(send.source, send.target, send.elements * size) for send in found)
+
+    def hand_over(self) -> Iterator[Traffic]:
+        """Activations to the next stage and their gradients back, once for each pair of neighbouring ranks."""
+        pipeline = self._plan.pipeline
+        if pipeline.axis is None:
+            return
+        work, first = self._plan.work, self._plan.blocks[0]
+        actions = actions_of(
+            pipeline.schedule,
+            ranks=self._plan.mesh.size(pipeline.axis),
+            stages_per_rank=pipeline.stages_per_rank,
+            microbatches=work.microbatches_per_part,
+        )
+        messages = transfers(actions)
+        value = first.values[first.result]
+        elements = local_elements(value.dims, value.shape, value.placements, self._sizes)
+        transfer = Transfer(axes=(pipeline.axis,), wire=value.dtype)
+        payload = elements * BYTES_OF[value.dtype]
+        because = Because(reason="pipeline parallelism", line=pipeline.line)
+        all_groups = self._groups_over((pipeline.axis,))
+        for phase, counts in ((Phase.FORWARD, messages.activations), (Phase.BACKWARD, messages.gradients)):
+            for (source, target), count in counts.items():
+                operator = Operator(
+                    kind=OperatorKind.SEND,
+                    inputs=(first.result,),
+                    outputs=(),
+                    because=because,
+                    transfer=transfer,
+                )
+                yield Traffic(
+                    block="pipeline",
+                    phase=phase,
+                    operator=operator,
+                    transfer=transfer,
+                    groups=tuple((group[source], group[target]) for group in all_groups),
+                    payload_bytes=payload,
+                    sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
+                    runs={source: float(count * work.parts_per_replica)},
+                    tensors=("residual stream",),
+                )
+
+
+class UncarriedError(Exception):
+    """A route that cannot carry its sum.
+
+    Args:
+        because: Of the operator.
+        message: Why not, and what can.
+    """
+
+    def __init__(self, because: Because, message: str) -> None:
+        self.because = because
+        super().__init__(message)
+
+
+TOPK_BYTES = 8
+"""Of one element that top-k sends: its value in fp32 and its index in int32."""
+
+
+def topk_elements(elements: int, fraction: float | None) -> int:
+    """Elements that top-k sends of so many: the fraction, rounded up."""
+    return math.ceil(elements * (fraction or 1.0))
+
+
+def holders(plan: Plan, name: str) -> tuple[int, ...]:
+    """The places on the pipeline's axis whose ranks hold a value of the update."""
+    pipeline = plan.pipeline
+    everywhere = tuple(dict.fromkeys(pipeline.rank_of_stage))
+    base = name.partition("@")[0]
+    if base == "loss":
+        return (pipeline.rank_of_stage[-1],)
+    if base in ("num_tokens", "norm_square"):
+        return everywhere
+    parameter, _, block = base.partition(":")[2].partition("#")
+    if block:
+        return (pipeline.rank_of_stage[0 if block == EMBEDDING else -1],)
+    stages = plan.parameters[parameter.partition("/")[0]].stages
+    return tuple(dict.fromkeys(pipeline.rank_of_stage[stage] for stage in stages))
+
+
+def _relative(places: Sequence[tuple[int | None, ...]]) -> tuple[tuple[int | None, ...], ...]:
+    """Places renamed in order of appearance, so that groups that stand alike are equal."""
+    names: list[dict[int, int]] = [{} for _ in places[0]]
+    return tuple(
+        tuple(
+            None if place is None else known.setdefault(place, len(known))
+            for place, known in zip(row, names, strict=True)
+        )
+        for row in places
+    )
+
+
+def _bytes_per_element(transfer: Transfer) -> int:
+    if transfer.compress == "int8":
+        return 1
+    return BYTES_OF["bf16" if transfer.compress == "bf16" else transfer.wire]
+
+
+def _ring_of_keys(
+    operator: Operator, values: Mapping[str, Value], sizes: Mapping[str, int], ranks: int, size: int
+) -> Iterator[Send]:
+    """Keys and values travel to every other rank; going back, their gradients travel once more and home."""
+    is_backward = operator.kind is OperatorKind.RING_ATTENTION_GRAD
+    names = operator.inputs[-2:]
+    elements = sum(
+        local_elements(values[name].dims, values[name].shape, values[name].placements, sizes)
+        for name in names
+    )
+    hops = (ranks - 1) * elements + (ranks * elements if is_backward else 0)
+    for index in range(ranks):
+        yield Send(index, (index + 1) % ranks, hops * size)
