@@ -116,14 +116,14 @@ def test_schema_is_json(cli):
 
 @pytest.fixture(scope="module")
 def yardstick_s():
-    """Processor time to import the four libraries that a job file needs: 0.1 s where 0.3 s was set as the limit."""
-    return min(_cpu_s("import typer, pydantic, yaml, lark") for _ in range(3))
+    """Processor time to import the three libraries that a job file needs: 75 ms where 0.3 s was set as the limit."""
+    return min(_cpu_s("import typer, pydantic, yaml") for _ in range(3))
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("explain", "job.yaml"), ("schema",)])
 def test_answers_without_tensors_come_at_once(desk, yardstick_s, arguments):
     """Under 0.3 s, without torch. Both sides are measured here and now: a busy machine is not the command's fault."""
-    assert min(_cpu_s(ASK, *arguments) for _ in range(3)) < 3 * yardstick_s
+    assert min(_cpu_s(ASK, *arguments) for _ in range(3)) < 4 * yardstick_s
 
 
 @pytest.mark.parametrize(

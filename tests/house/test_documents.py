@@ -14,10 +14,26 @@ from trimtab.catalog import family_names, network
 from trimtab.plan import COLUMNS, Table, rows_of
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of
+from trimtab.spec.language import preset_names
 from trimtab.spec.language.grammar import GRAMMAR
+from trimtab.spec.language.vocabulary import (
+    AVERAGES,
+    BALANCES,
+    COMPRESSIONS,
+    DIMS,
+    HOMES,
+    LEVELS,
+    ROUTES,
+    SEQUENCE_WAYS,
+    STAGE_SCHEDULES,
+    TABLE_COLUMNS,
+    TABLES,
+    TYPES,
+    VERBS,
+)
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
-HARMLESS = {"explain", "schema", "--help"}
+HARMLESS = {"explain", "schema", "strategy", "--help"}
 """Commands that start no training and write nothing."""
 
 
@@ -101,9 +117,47 @@ def test_every_formula_means_what_its_first_line_says(block: Block) -> None:
 
 def test_the_grammar_in_the_document_is_the_parsers() -> None:
     """Who writes formulas by the page must not be surprised by the parser."""
-    rules = [line for line in GRAMMAR.splitlines() if re.match(r"[a-z]+:", line)]
-    document = read("docs/strategy-language.md")
-    assert [rule for rule in rules if rule not in document.splitlines()] == []
+    shown = [block.text for block in blocks("text") if block.document == "docs/language.md"]
+    assert GRAMMAR.strip() in [text.strip() for text in shown]
+
+
+def test_every_statement_of_the_language_has_a_section_with_an_example() -> None:
+    """Who meets a statement in a preset looks it up here."""
+    sections = re.split(r"^### ", read("docs/language.md"), flags=re.MULTILINE)[1:]
+    assert [section.split("\n")[0] for section in sections] == list(VERBS)
+    for section in sections:
+        verb = section.split("\n")[0]
+        examples = re.findall(r"^```trim\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        assert any(re.search(rf"^{verb} ", example, re.MULTILINE) for example in examples), verb
+
+
+def test_every_word_of_the_language_is_listed() -> None:
+    """A word that nobody lists is a word that nobody finds."""
+    listed = {
+        row[0].strip("`"): re.findall(r"`([^`]+)`", row[1])
+        for row in table_after("docs/language.md", "## Words")
+    }
+    assert listed == {
+        "tables": list(TABLES),
+        "dims": list(DIMS),
+        "types": list(TYPES),
+        "levels": list(LEVELS),
+        "SPLIT sequence … USING": [str(function) for function in SEQUENCE_WAYS],
+        "SPLIT layers … USING": [str(function) for function in STAGE_SCHEDULES],
+        "REDUCE … USING": [str(function) for function in ROUTES],
+        "AVERAGE … USING": [str(function) for function in AVERAGES],
+        "COMPRESS": [str(function) for function in COMPRESSIONS],
+        "BALANCE BY": list(BALANCES),
+        "OFFLOAD … TO": list(HOMES),
+    }
+    columns = [row[0].strip("`") for row in table_after("docs/language.md", "## Conditions")]
+    assert columns == list(TABLE_COLUMNS)
+
+
+def test_every_preset_is_listed() -> None:
+    """The list is what `strategy ls` prints; a new preset belongs there."""
+    lines = read("docs/language.md").splitlines()
+    assert [name for name in preset_names() if not any(line.startswith(f"{name} ") for line in lines)] == []
 
 
 @pytest.mark.parametrize("block", blocks("pycon"), ids=name_of)

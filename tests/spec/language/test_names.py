@@ -20,7 +20,7 @@ def problems_of(text: str) -> list[str]:
         ("SPLIT haeds OVER tp", "7 unknown dim 'haeds'  dims: batch, sequence, embed, heads, kv_heads, mlp, vocab, layers, experts.  Did you mean 'heads'?"),
         ("SPLIT heads OVER pt", "18 unknown mesh axis 'pt'  axes of this mesh: pp(2), dp(2), tp(2).  Did you mean 'tp'?"),
         ("SPLIT heads OVER tp, tp", "22 axis 'tp' is named twice  Keep one of the two."),
-        ("SPLIT embed OF parms OVER tp", "16 unknown table 'parms'  tables: params, grads, states, activations, layers, experts.  Did you mean 'params'?"),
+        ("SPLIT embed OF param OVER tp", "16 unknown table 'param'  tables: params, grads, states, activations, layers, experts.  Did you mean 'params'?"),
         ("SPLIT embed OF states OVER tp", "16 SPLIT OF takes params or activations, not states"),
         ("SPLIT sequence OVER tp USING ulises", "30 unknown sequence split 'ulises'  sequence splits: ulysses, allgather, ring.  Did you mean 'ulysses'?"),
         ("SPLIT heads OVER tp USING ring", "27 SPLIT heads takes no USING  USING belongs to SPLIT sequence and SPLIT layers, in a statement of its own."),

@@ -12,7 +12,7 @@ from trimtab.spec.language.meaning import (
     resolve_layout,
 )
 from trimtab.spec.language.meshes import Mesh, resolve_mesh
-from trimtab.spec.language.predicates import Predicate, Row, Value, compile_predicate
+from trimtab.spec.language.predicates import Predicate, ReadColumn, Value, compile_predicate
 from trimtab.spec.language.presets import Preset, name_uses, preset, preset_names
 from trimtab.spec.language.printer import print_expression, print_program, print_statement
 from trimtab.spec.language.reading import parse_located, parse_strategy
@@ -86,10 +86,10 @@ __all__ = [
     "Predicate",
     "Preset",
     "Program",
+    "ReadColumn",
     "RecomputeStatement",
     "ReduceStatement",
     "Route",
-    "Row",
     "SealStatement",
     "SplitStatement",
     "Statement",

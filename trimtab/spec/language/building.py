@@ -1,6 +1,6 @@
-"""Elements of the syntax tree, put together from the bottom while lark reads a statement.
+"""Elements of the syntax tree, put together from the bottom while a statement is read.
 
-lark calls the method that has the name of the rule, with what the parts of the rule have become.
+The parser calls the method that has the name of the rule, with what the parts of the rule have become.
 """
 
 from typing import Any

@@ -1,13 +1,9 @@
-"""The grammar of one statement, and the parser that lark makes of it."""
+"""The grammar of one statement. lark makes tables of it, which ``lalr`` follows."""
 
-import functools
-from typing import TYPE_CHECKING
-
-from trimtab.spec.language.building import Builder
 from trimtab.spec.language.tokens import PATTERNS
 
-if TYPE_CHECKING:
-    from lark import Lark
+STARTS = ("statement", "header")
+"""What a text can be: a statement, or the first line of a preset."""
 
 _RULES = r"""
 statement: mesh | split | place | store | reduce | average | recompute | offload | keep | compute | seal | use
@@ -67,20 +63,3 @@ header: "PRESET" STRING [arguments]
 
 GRAMMAR = _RULES + "\n" + "".join(f"{name}: /{pattern}/\n" for name, pattern in PATTERNS.items())
 """One statement, and the first line of a preset; tokens are cut beforehand, by the same patterns."""
-
-
-@functools.cache
-def grammar() -> "Lark":
-    """The parser: one for all statements, made on first use."""
-    # Loaded on first use: a job file without formulas does not pay for lark.
-    from lark import Lark
-
-    return Lark(
-        GRAMMAR,
-        parser="lalr",
-        lexer="basic",
-        start=["statement", "header"],
-        keep_all_tokens=True,
-        maybe_placeholders=True,
-        transformer=Builder(),
-    )

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from trimtab.spec.errors import Place, Problem
-from trimtab.spec.language.grammar import grammar
+from trimtab.spec.language.lalr import END, UnexpectedTokenError, tables
 from trimtab.spec.language.pieces import LONG_FORMS, RefusedStatementError
 from trimtab.spec.language.syntax import UseStatement, WrittenStatement
 from trimtab.spec.language.tokens import MAX_CHARACTERS, MAX_LINE, Places, Token, cut_into_statements
@@ -63,22 +63,12 @@ def parse_header(tokens: Sequence[Token]) -> UseStatement | Problem:
 
 
 def _parse(tokens: Sequence[Token], *, start: str) -> Any:
-    # Loaded on first use, as the grammar.
-    from lark.exceptions import UnexpectedToken
-
-    parser = grammar().parse_interactive(start=start)
-    end = tokens[-1]._replace(type="$END")
-    token = end
     try:
-        for token in tokens:
-            # lark asks a token for its type only, and hands it on to the builder.
-            parser.feed_token(cast(Any, token))
-        token = end
-        return parser.feed_token(cast(Any, end))
+        return tables().parse(tokens, start=start)
     except RefusedStatementError as error:
         return error.problem
-    except UnexpectedToken:
-        return _Unexpected(tokens=tokens, token=token, parser=cast(Any, parser)).problem()
+    except UnexpectedTokenError as error:
+        return _Unexpected(tokens=tokens, token=error.token, expected=error.expected).problem()
 
 
 def _problem_of_size(text: LocatedText) -> Problem | None:
@@ -115,17 +105,17 @@ class _Unexpected:
     Args:
         tokens: The whole statement.
         token: The first that cannot stand where it stands.
-        parser: lark's InteractiveParser, in the state before the token.
+        expected: Types of the tokens that could stand there.
     """
 
     tokens: Sequence[Token]
     token: Token
-    parser: Any
+    expected: frozenset[str]
 
     def problem(self) -> Problem:
         token = self.token
         match token.type:
-            case "$END":
+            case _ if token.type == END:
                 return self._at_end()
             case "UNCLOSED":
                 return Problem(span=token.span, message="the quote that begins here is never closed")
@@ -141,7 +131,7 @@ class _Unexpected:
                 return self._foreign_clause(token)
         return Problem(
             span=token.span,
-            message=f"found {token.text!r}; expected {self._expected()}",
+            message=f"found {token.text!r}; expected {self._phrase()}",
             hint=self._hint(token),
         )
 
@@ -151,7 +141,7 @@ class _Unexpected:
         opened = self._open_parenthesis()
         others = (Place(span=opened.span, note="this parenthesis is never closed"),) if opened else ()
         return Problem(
-            span=span, message=f"the statement ends here; expected {self._expected()}", others=others
+            span=span, message=f"the statement ends here; expected {self._phrase()}", others=others
         )
 
     def _foreign_clause(self, token: Token) -> Problem:
@@ -172,11 +162,8 @@ class _Unexpected:
         # BETWEEN, IN and others are parts of conditions, too: then they are misplaced, not foreign.
         return clause in CHANGES[self._verb].clauses or clause in ("BETWEEN", "IN")
 
-    def _accepted(self) -> set[str]:
-        return {str(kind) for kind in self.parser.accepts()}
-
-    def _expected(self) -> str:
-        return listed(sorted(_phrases(self._accepted())), last=" or ")
+    def _phrase(self) -> str:
+        return listed(sorted(_phrases(self.expected)), last=" or ")
 
     def _hint(self, token: Token) -> str:
         if token.type == "EQUALITY":
@@ -185,7 +172,7 @@ class _Unexpected:
             return "NULL is equal to nothing; ask for it by IS NULL or IS NOT NULL."
         if token.type == "OTHER" and token.text[0].isalnum():
             return "Names are made of the letters a to z, digits and _."
-        words = [kind for kind in self._accepted() if kind in _WORDS]
+        words = [kind for kind in self.expected if kind in _WORDS]
         return did_you_mean(token.text.upper(), words, quote="").strip()
 
     def _open_parenthesis(self) -> Token | None:
@@ -198,16 +185,16 @@ class _Unexpected:
         return opened[-1] if opened else None
 
 
-def _phrases(accepted: set[str]) -> Iterator[str]:
+def _phrases(expected: frozenset[str]) -> Iterator[str]:
     """Terminals as people call them; that one can go on calculating goes without saying."""
     arithmetic = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT"}
-    if "STAR" in accepted and "SLASH" not in accepted:
+    if "STAR" in expected and "SLASH" not in expected:
         yield "'*'"
-    if "COMPARATOR" in accepted:
-        accepted = accepted - {"EQUAL"}
-    if "SIZE" in accepted and "STRING" not in accepted:
-        accepted = accepted - {"NUMBER"}  # only a preset's parameter can be a number there
-    yield from {_PHRASES.get(kind, kind) for kind in accepted - arithmetic}
+    if "COMPARATOR" in expected:
+        expected = expected - {"EQUAL"}
+    if "SIZE" in expected and "STRING" not in expected:
+        expected = expected - {"NUMBER"}  # only a preset's parameter can be a number there
+    yield from {_PHRASES.get(kind, kind) for kind in expected - arithmetic}
 
 
 _PHRASES = {

@@ -1,4 +1,4 @@
-"""What the parts of a statement have become while lark reads it, and how larger ones are made of them."""
+"""What the parts of a statement have become while it is read, and how larger ones are made of them."""
 
 from typing import Any, NamedTuple, Never
 

@@ -31,10 +31,10 @@ from trimtab.spec.language.syntax import (
 Value: TypeAlias = int | float | str | None
 """What a column of a row holds; None is NULL."""
 
-Row: TypeAlias = Callable[[str], Value]
-"""A row as its reader sees it: the value of a column by name."""
+ReadColumn: TypeAlias = Callable[[str], Value]
+"""A row: the value of each column by its name."""
 
-Predicate: TypeAlias = Callable[[Row], bool | None]
+Predicate: TypeAlias = Callable[[ReadColumn], bool | None]
 """Whether a condition holds for a row; None is NULL."""
 
 
@@ -78,7 +78,7 @@ def compile_predicate(expression: Expression) -> Predicate:
 
 # Compiling. Closures hold what is known before the first row; a row costs a few calls.
 
-_Valued: TypeAlias = Callable[[Row], Value]
+_Valued: TypeAlias = Callable[[ReadColumn], Value]
 
 _COMPARISONS: Mapping[Comparator, Callable[[Any, Any], bool]] = {
     Comparator.EQUAL: operator.eq,
@@ -110,14 +110,14 @@ def _comparison(expression: Comparison) -> Predicate:
         # The common form, without the two calls that find its operands.
         column, constant = left.name.text, right.value
 
-        def test_column(row: Row) -> bool | None:
+        def test_column(row: ReadColumn) -> bool | None:
             found = row(column)
             return None if found is None else compare(found, constant)
 
         return test_column
     first, second = _compile_value(left), _compile_value(right)
 
-    def test(row: Row) -> bool | None:
+    def test(row: ReadColumn) -> bool | None:
         one, other = first(row), second(row)
         return None if one is None or other is None else compare(one, other)
 
@@ -136,7 +136,7 @@ def _between(expression: Between) -> Predicate:
 
 
 def _tested(value: _Valued, holds: Callable[..., bool]) -> Predicate:
-    def test(row: Row) -> bool | None:
+    def test(row: ReadColumn) -> bool | None:
         found = value(row)
         return None if found is None else holds(found)
 
@@ -147,7 +147,7 @@ def _negated(predicate: Predicate, is_negated: bool) -> Predicate:
     if not is_negated:
         return predicate
 
-    def test(row: Row) -> bool | None:
+    def test(row: ReadColumn) -> bool | None:
         found = predicate(row)
         return None if found is None else not found
 
@@ -155,7 +155,7 @@ def _negated(predicate: Predicate, is_negated: bool) -> Predicate:
 
 
 def _all_of(predicates: list[Predicate]) -> Predicate:
-    def test(row: Row) -> bool | None:
+    def test(row: ReadColumn) -> bool | None:
         result: bool | None = True
         for predicate in predicates:
             found = predicate(row)
@@ -169,7 +169,7 @@ def _all_of(predicates: list[Predicate]) -> Predicate:
 
 
 def _any_of(predicates: list[Predicate]) -> Predicate:
-    def test(row: Row) -> bool | None:
+    def test(row: ReadColumn) -> bool | None:
         result: bool | None = False
         for predicate in predicates:
             found = predicate(row)
@@ -186,7 +186,7 @@ def _arithmetic(expression: Arithmetic) -> _Valued:
     calculate = _CALCULATIONS[expression.operator]
     first, second = _compile_value(expression.left), _compile_value(expression.right)
 
-    def value(row: Row) -> Value:
+    def value(row: ReadColumn) -> Value:
         one, other = first(row), second(row)
         if one is None or other is None:
             return None

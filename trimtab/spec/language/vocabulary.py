@@ -1,6 +1,6 @@
 """The words of the strategy language that name something, and what the functions among them take."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -201,8 +201,3 @@ KEYWORDS = frozenset(
     )
 )
 """Reserved words: nothing can be named so."""
-
-
-def functions_by_name(functions: Iterable[Function]) -> dict[str, Function]:
-    """The functions by their names."""
-    return {function.name: function for function in functions}
