@@ -269,7 +269,7 @@ def _experts(draft: Draft) -> dict[str, Any]:
             "--moe-ffn-hidden-size",
         ):
             draft.drop(name, "there are no experts")
-        return {"experts": 0}
+        return {"experts": 0, "top_k": 0}
     if "--moe-ffn-hidden-size" in draft.flags:
         draft.refuse("--ffn-hidden-size", "all layers hold experts, and this is the width of a layer without")
     if frequency in (None, "1"):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trimtab.spec.migration.megatron.draft import Draft
-from trimtab.spec.migration.megatron.stages import Chunk
+from trimtab.spec.migration.megatron.stages import Stage
 
 _GRANULARITY, _METHOD, _MODULES = "--recompute-granularity", "--recompute-method", "--recompute-modules"
 _SELECTIVE, _FULL = "--recompute-activations", "--checkpoint-activations"
@@ -27,11 +27,11 @@ _BORDER = "name LIKE '%.mlp_residual'"
 """The output of a layer, which is what the next one is computed again from."""
 
 
-def state_recomputation(draft: Draft, chunks: Sequence[Chunk], *, has_experts: bool) -> None:
+def state_recomputation(draft: Draft, stages: Sequence[Stage], *, has_experts: bool) -> None:
     """State what is computed again; all layers hold experts, or none does."""
     granularity = draft.flags.text(_GRANULARITY)
     if granularity == "full" or (granularity is None and _is_full_of_old(draft)):
-        _full(draft, chunks)
+        _full(draft, stages)
     elif granularity == "selective" or _SELECTIVE in draft.flags:
         _selective(draft, has_experts=has_experts)
     else:
@@ -46,10 +46,10 @@ def _is_full_of_old(draft: Draft) -> bool:
     return any(name in draft.flags for name in (_FULL, _OLD_METHOD))
 
 
-def _full(draft: Draft, chunks: Sequence[Chunk]) -> None:
+def _full(draft: Draft, stages: Sequence[Stage]) -> None:
     method = draft.flags.text(_METHOD) or draft.flags.text(_OLD_METHOD) or "uniform"
     count = next((number for name in _COUNTS if (number := draft.flags.positive(name))), 1)
-    rows = _block(chunks, count) if method == "block" else _uniform(count)
+    rows = _block(stages, count) if method == "block" else _uniform(count)
     statement = draft.state(f"RECOMPUTE activations WHERE {rows}")
     for name in (_GRANULARITY, _METHOD, _OLD_METHOD, _FULL, *_COUNTS):
         draft.carry(name, statement)
@@ -64,12 +64,12 @@ def _uniform(count: int) -> str:
     return f"layer >= 0 AND NOT ({_BORDER} AND (layer + 1) % {count} = 0)"
 
 
-def _block(chunks: Sequence[Chunk], count: int) -> str:
+def _block(stages: Sequence[Stage], count: int) -> str:
     """All of the first layers of each stage but their outputs."""
     ranges = [
-        f"layer BETWEEN {chunk.first} AND {min(chunk.first + count, chunk.end) - 1}"
-        for chunk in chunks
-        if chunk.end > chunk.first
+        f"layer BETWEEN {stage.first} AND {min(stage.first + count, stage.end) - 1}"
+        for stage in stages
+        if stage.end > stage.first
     ]
     spans = ranges[0] if len(ranges) == 1 else f"({' OR '.join(ranges)})"
     return f"{spans} AND NOT {_BORDER}"

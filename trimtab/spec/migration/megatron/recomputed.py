@@ -27,12 +27,12 @@ _BORDER = "mlp_residual"
 """The output of a layer."""
 
 
-def recompute_flags(statement: RecomputeStatement, chunks: Sequence[int]) -> tuple[str, ...]:
+def recompute_flags(statement: RecomputeStatement, stages: Sequence[int]) -> tuple[str, ...]:
     """The flags that say the same as a statement; none if Megatron-LM has no such rule.
 
     Args:
         statement: What is computed again.
-        chunks: Layers of each chunk of the pipeline, in the order of the layers; empty if they are not known.
+        stages: Layers of each stage of the pipeline, in the order of the layers; empty if they are not known.
     """
     for module, rows in _MODULES.items():
         if statement.where == where(rows):
@@ -40,26 +40,26 @@ def recompute_flags(statement: RecomputeStatement, chunks: Sequence[int]) -> tup
     if statement.where is None:
         return _full("uniform", 1)
     holds = compile_predicate(statement.where)
-    again = [_is_whole(holds, layer) for layer in range(sum(chunks))]
-    kept = [not _holds(holds, layer, _BORDER, "residual") for layer in range(sum(chunks))]
-    return _rule(again, kept, chunks)
+    again = [_is_whole(holds, layer) for layer in range(sum(stages))]
+    kept = [not _holds(holds, layer, _BORDER, "residual") for layer in range(sum(stages))]
+    return _rule(again, kept, stages)
 
 
-def _rule(again: Sequence[bool], kept: Sequence[bool], chunks: Sequence[int]) -> tuple[str, ...]:
+def _rule(again: Sequence[bool], kept: Sequence[bool], stages: Sequence[int]) -> tuple[str, ...]:
     if again and all(again):
         for count in range(1, len(kept) + 1):
             if kept == [(layer + 1) % count == 0 for layer in range(len(kept))]:
                 return _full("uniform", count)
     if any(again) and all(kept):
-        for count in range(1, max(chunks) + 1):
-            if again == list(_first_of_each(chunks, count)):
+        for count in range(1, max(stages) + 1):
+            if again == list(_first_of_each(stages, count)):
                 return _full("block", count)
     return ()
 
 
-def _first_of_each(chunks: Sequence[int], count: int) -> Iterator[bool]:
-    """For each layer whether it is one of the first of its chunk."""
-    for layers in chunks:
+def _first_of_each(stages: Sequence[int], count: int) -> Iterator[bool]:
+    """For each layer whether it is one of the first of its stage."""
+    for layers in stages:
         yield from (place < count for place in range(layers))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from trimtab.spec.migration.megatron.degrees import STAGES, Degrees
 from trimtab.spec.migration.megatron.draft import Draft
@@ -19,36 +20,37 @@ _ALL = (_LAYOUT, _PER_CHUNK, _CHUNKS, _FIRST, _LAST, _EMBEDDING, _LOSS, _METHOD,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
-    """Layers that follow each other on one stage: from `first` up to `end`, which is not among them."""
+class Stage:
+    """Layers that follow each other: from `first` up to `end`, which is not among them; ranks take turns."""
 
-    rank: int
     first: int
     end: int
 
 
-def read_stages(draft: Draft, degrees: Degrees, layers: int) -> tuple[Chunk, ...]:
-    """The chunks of layers in their order, stated as SPLIT layers and, where they are uneven, as PLACE.
+def read_stages(draft: Draft, degrees: Degrees, layers: int) -> tuple[Stage, ...]:
+    """The stages in the order of their layers, stated as SPLIT layers and, where they are uneven, as PLACE.
 
     Raises: MigrationError if the layers do not come out.
     """
     if degrees.stages == 1:
         for name in _ALL:
             draft.drop(name, "there is one stage")
-        return (Chunk(rank=0, first=0, end=layers),)
+        return (Stage(first=0, end=layers),)
     counts = _counts(draft, degrees.stages, layers)
     if sum(counts) != layers:
         raise MigrationError(f"the stages hold {sum(counts)} layers together; --num-layers is {layers}")
-    chunks = _chunks(counts, degrees.stages)
-    split = draft.state(f"SPLIT layers OVER {STAGES} USING {_schedule(draft, len(counts) // degrees.stages)}")
+    is_balanced = 0 in counts
+    balance = " BALANCE BY time" if is_balanced else ""
+    schedule = _schedule(draft, len(counts) // degrees.stages)
+    split = draft.state(f"SPLIT layers OVER {STAGES} USING {schedule}{balance}")
     draft.carry("--pipeline-model-parallel-size", degrees.mesh(), split)
-    places = [draft.state(place) for place in _places(chunks, degrees.stages)] if len(set(counts)) > 1 else []
-    _tell(draft, split, places)
-    return chunks
+    places = [] if is_balanced else [draft.state(place) for place in _places(counts)]
+    _tell(draft, split, places, is_balanced=is_balanced)
+    return _stages(counts)
 
 
 def _counts(draft: Draft, stages: int, layers: int) -> list[int]:
-    """Layers of every chunk, in the order of the layers."""
+    """Layers of every stage, in the order of the layers."""
     layout = draft.flags.text(_LAYOUT)
     if layout is not None:
         counts = list(layers_of_stages(layout))
@@ -96,12 +98,9 @@ def _even(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _chunks(counts: Sequence[int], stages: int) -> tuple[Chunk, ...]:
-    chunks, first = [], 0
-    for place, count in enumerate(counts):
-        chunks.append(Chunk(rank=place % stages, first=first, end=first + count))
-        first += count
-    return tuple(chunks)
+def _stages(counts: Sequence[int]) -> tuple[Stage, ...]:
+    ends = list(accumulate(counts))
+    return tuple(Stage(first=end - count, end=end) for count, end in zip(counts, ends, strict=True))
 
 
 def _schedule(draft: Draft, chunks: int) -> str:
@@ -110,41 +109,32 @@ def _schedule(draft: Draft, chunks: int) -> str:
     return f"interleaved_1f1b({chunks})" if chunks > 1 else "1f1b"
 
 
-def _places(chunks: Sequence[Chunk], stages: int) -> list[str]:
-    """One PLACE for every rank that holds layers."""
-    statements = []
-    for rank in range(stages):
-        ranges = [
-            f"BETWEEN {chunk.first} AND {chunk.end - 1}"
-            for chunk in chunks
-            if chunk.rank == rank and chunk.end > chunk.first
-        ]
-        if len(ranges) == 1:
-            statements.append(f"PLACE layers {ranges[0]} ON {STAGES} {rank}")
-        elif ranges:
-            where = " OR ".join(f"layer {span}" for span in ranges)
-            statements.append(f"PLACE layers WHERE {where} ON {STAGES} {rank}")
-    return statements
+def _places(counts: Sequence[int]) -> list[str]:
+    """One PLACE for every stage whose layers do not follow from an even cut of what the others leave."""
+    if list(counts) == _even(sum(counts), len(counts)):
+        return []
+    stages, middle = _stages(counts), set(counts[1:-1])
+    ends = [place for place in (0, len(counts) - 1) if counts[place] not in middle]
+    uneven = ends if len(middle) == 1 else range(len(counts))
+    return [
+        f"PLACE layers BETWEEN {stages[place].first} AND {stages[place].end - 1} ON {STAGES} {place}"
+        for place in uneven
+    ]
 
 
-def _tell(draft: Draft, split: str, places: Sequence[str]) -> None:
+def _tell(draft: Draft, split: str, places: Sequence[str], *, is_balanced: bool) -> None:
     draft.carry(_PER_CHUNK, split)
     draft.carry(_CHUNKS, split)
-    draft.change(_ZERO_BUBBLE, split, reason="the zero-bubble schedule of one chunk a stage")
-    for name in (_FIRST, _LAST, _EMBEDDING, _LOSS, _METHOD):
-        if places:
+    draft.change(_ZERO_BUBBLE, split, reason="the zero-bubble schedule of one stage a rank")
+    for name in (_FIRST, _LAST, _EMBEDDING, _LOSS, _METHOD, _LAYOUT):
+        if is_balanced:
+            reason = (
+                "a stage holds a layer at least; BALANCE BY time weighs embedding and loss with the layers"
+            )
+            draft.change(name, split, reason=reason)
+        elif places:
             draft.carry(name, *places)
         else:
             draft.drop(name, "the stages come out even, which is the default")
-    _tell_layout(draft, split, places)
-
-
-def _tell_layout(draft: Draft, split: str, places: Sequence[str]) -> None:
-    layout = draft.flags.text(_LAYOUT) or ""
-    if "m" in layout:
+    if "m" in (draft.flags.text(_LAYOUT) or "") and not is_balanced:
         draft.change(_LAYOUT, split, *places, reason="heads for later tokens (m) are left out")
-    elif layout.startswith("E|") or layout.rpartition("|")[2] == "L":
-        reason = "embedding and loss stand with the first and the last layers, not on a stage of their own"
-        draft.change(_LAYOUT, split, *places, reason=reason)
-    else:
-        draft.carry(_LAYOUT, split, *places)

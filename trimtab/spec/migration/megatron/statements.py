@@ -24,7 +24,7 @@ from trimtab.spec.language import (
 from trimtab.spec.migration.megatron.conditions import where
 from trimtab.spec.migration.megatron.recomputed import recompute_flags
 from trimtab.spec.migration.megatron.roles import Roles, find_roles, has_levels, role_of
-from trimtab.spec.migration.megatron.written_stages import chunks_of, layout_string
+from trimtab.spec.migration.megatron.written_stages import layers_of_stages, layout_string
 from trimtab.spec.migration.sheets import Sheet
 
 _SEQUENCE_FLAGS = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}
@@ -42,10 +42,10 @@ def write_statements(sheet: Sheet, loaded: LoadedJob, layers: int) -> None:
         layers: Of its network; 0 if nobody knows.
     """
     roles = find_roles(loaded)
-    chunks = chunks_of(loaded, roles, layers)
+    stages = layers_of_stages(loaded, roles, layers)
     is_placed = any(isinstance(found, PlaceStatement) for found in loaded.program.statements)
-    layout = layout_string(chunks) if chunks and is_placed else None
-    writer = _Writer(sheet=sheet, roles=roles, layers=layers, chunks=chunks, layout=layout)
+    layout = layout_string(stages) if stages and is_placed else None
+    writer = _Writer(sheet=sheet, roles=roles, layers=layers, stages=stages, layout=layout)
     writer.degrees()
     for statement in loaded.program.statements:
         writer.statement(statement, has_levels=has_levels(loaded))
@@ -58,7 +58,7 @@ class _Writer:
     sheet: Sheet
     roles: Roles
     layers: int
-    chunks: tuple[int, ...]
+    stages: tuple[int, ...]
     layout: str | None
 
     def degrees(self) -> None:
@@ -181,7 +181,7 @@ class _Writer:
 
     def _place(self, text: str) -> None:
         if self.layout is None:
-            self.sheet.refuse(text, "", "stages there go round the layers in order, each rank at its turn")
+            self.sheet.refuse(text, "", "how many layers each stage holds cannot be told without the network")
         else:
             self.sheet.carry(text, "", f"--pipeline-model-parallel-layout '{self.layout}'")
 
@@ -227,7 +227,7 @@ class _Writer:
             self.sheet.refuse(text, "", reason)
 
     def _recompute(self, text: str, statement: RecomputeStatement) -> None:
-        flags = recompute_flags(statement, self.chunks)
+        flags = recompute_flags(statement, self.stages)
         if flags:
             self.sheet.carry(text, "", *flags)
         else:
