@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from trimtab.spec.migration.megatron.degrees import CONTEXT, Degrees
+from trimtab.spec.migration.megatron.degrees import CONTEXT, TENSOR, Degrees
 from trimtab.spec.migration.megatron.draft import Draft
 
 ONE = "one way: nothing is divided"
@@ -32,11 +32,10 @@ def _tensor(draft: Draft, degrees: Degrees, mesh: str) -> None:
         draft.drop(size, ONE)
         draft.drop(sequence, "Megatron-LM turns it off where there is no tensor parallelism")
         return
-    axes = ", ".join(degrees.tensor_axes)
-    draft.carry(size, mesh, draft.state(f"SPLIT heads, mlp, vocab OVER {axes}"))
+    draft.carry(size, mesh, draft.state(f"SPLIT heads, mlp, vocab OVER {TENSOR}"))
     if sequence in draft.flags:
         kinds = "kind IN ('norm', 'residual')"
-        draft.carry(sequence, draft.state(f"SPLIT sequence OF activations WHERE {kinds} OVER {axes}"))
+        draft.carry(sequence, draft.state(f"SPLIT sequence OF activations WHERE {kinds} OVER {TENSOR}"))
 
 
 def _context(draft: Draft, degrees: Degrees, mesh: str) -> None:
@@ -80,19 +79,20 @@ def _ways_by_layer(ways: list[str]) -> list[str]:
 
 def _experts(draft: Draft, degrees: Degrees, mesh: str) -> None:
     names = ("--expert-model-parallel-size", "--moe-expert-parallel-size")
-    tensor = "--expert-tensor-parallel-size"
-    if degrees.experts == 1:
-        for name in names:
-            draft.drop(name, ONE)
-        return
-    split = draft.state(f"SPLIT experts OVER {', '.join(degrees.expert_axes)}")
+    given = next((count for name in names if (count := draft.flags.positive(name))), 1)
+    split = [draft.state(f"SPLIT experts OVER {degrees.expert_axis}")] if degrees.expert_axis else []
     for name in names:
-        if degrees.is_folded:
-            draft.carry(name, mesh, split)
-        else:
+        if given == 1:
+            draft.drop(name, ONE)
+        elif given != degrees.experts:
+            reason = (
+                f"{degrees.experts} ways, and each expert's matrices over tp: as many bytes on each device"
+            )
+            draft.change(name, mesh, *split, reason=reason)
+        elif degrees.context > 1 and not degrees.has_experts_over_context:
             reason = (
                 "the expert axis is cut out of the data axis alone: its groups are other devices than before"
             )
-            draft.change(name, mesh, split, reason=reason)
-    if degrees.tensor_outer > 1:
-        draft.carry(tensor, mesh, split)
+            draft.change(name, mesh, *split, reason=reason)
+        else:
+            draft.carry(name, mesh, *split)

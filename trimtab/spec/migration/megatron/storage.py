@@ -200,7 +200,7 @@ def _offload_modules(draft: Draft) -> None:
 def _sums(degrees: Degrees) -> Iterator[str]:
     """REDUCE over the axes on which gradients are partial: those of experts over fewer, where experts lie on one."""
     axes = degrees.gradient_axes
-    of_experts = tuple(axis for axis in axes if axis not in degrees.expert_axes)
+    of_experts = tuple(axis for axis in axes if axis != degrees.expert_axis)
     if of_experts == axes:
         yield f"REDUCE grads OVER {', '.join(axes)}"
         return
