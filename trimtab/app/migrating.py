@@ -57,7 +57,7 @@ def import_file(
         name=path or COMMAND_LINE,
         flags=tuple(flags),
         devices=devices,
-        networks={name: _fields(network(name)) for name in network_names()},
+        networks={name: network_fields(network(name)) for name in network_names()},
     )
     migration = _read_settings(importer, source)
     text = render_job(migration)
@@ -82,7 +82,7 @@ def export_file(
     exportable = Exportable(
         loaded=loaded,
         name=path,
-        network=_fields(found) if found else {},
+        network=network_fields(found) if found else {},
         devices_per_node=_devices_per_node(loaded),
     )
     export = exporter_for(system)(exportable)
@@ -141,7 +141,7 @@ def _show_export(system: str, export: Export, target: Path | None, *, is_json: b
         print(f"wrote {target}")
 
 
-def _fields(found: Network) -> dict[str, Any]:
+def network_fields(found: Network) -> dict[str, Any]:
     """The fields of a network as plain values, choices as a job file writes them."""
     plain = {field.name: _plain(getattr(found, field.name)) for field in dataclasses.fields(found)}
     plain["bias"] = {"all": True, "none": False}.get(plain["bias"], plain["bias"])

@@ -44,11 +44,24 @@ def choose_preset(wanted: Mapping[str, Any], networks: Mapping[str, Mapping[str,
 def _choice(name: str, fields: Mapping[str, Any], wanted: Mapping[str, Any]) -> Choice:
     settable = keys_of(Model)
     differing = {key: value for key, value in wanted.items() if fields.get(key) != value}
+    if (size := wanted.get("head_size")) is not None:
+        differing.pop("head_size", None)
+        if _moved_head_size(fields, differing) != size:
+            differing["head_size"] = size
     return Choice(
         preset=name,
         changes={key: value for key, value in differing.items() if key in settable},
         lost={key: fields.get(key) for key in differing if key not in settable},
     )
+
+
+def _moved_head_size(fields: Mapping[str, Any], differing: Mapping[str, Any]) -> int:
+    """The head size that a preset has once its width and heads are others: their quotient, where it was that."""
+    size: int = fields["head_size"]
+    if size * fields["heads"] != fields["embed"]:
+        return size
+    changed = {**fields, **differing}
+    return int(changed["embed"] // changed["heads"])
 
 
 def _distance(choice: Choice, wanted: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[float, ...]:

@@ -18,11 +18,18 @@ def count_devices(draft: Draft, least: int) -> int:
     nodes, per_node = _count(draft, nodes_flag), _count(draft, device_flag)
     if nodes is None and nodes_flag not in draft.flags:
         nodes = 1  # what torchrun and the DeepSpeed launcher take where nothing is said
-    counted = nodes * per_node if nodes and per_node else draft.devices
-    devices = -(-(counted or least) // least) * least
+    counted = nodes * per_node if nodes and per_node else None
+    given = counted or draft.devices
+    devices = -(-(given or least) // least) * least
     draft.set(_ENGINE, "torchrun" if nodes != 1 or per_node != devices else "local")
     draft.set(_DEVICES, devices)
-    _tell(draft, (nodes_flag, device_flag), counted, devices, least)
+    if given != devices:
+        draft.warnings.append(_shortage(given, devices, least))
+    for name in (nodes_flag, device_flag):
+        if counted == devices:
+            draft.carry(name, _DEVICES)
+        else:
+            draft.change(name, _DEVICES, reason=_reason(counted, given, least))
     return devices
 
 
@@ -31,22 +38,15 @@ def _count(draft: Draft, flag: str) -> int | None:
     return int(text) if text and text.isdecimal() and 0 < int(text) < 10**7 else None
 
 
-def _tell(draft: Draft, names: tuple[str, str], counted: int | None, devices: int, least: int) -> None:
-    if counted == devices and counted != draft.devices:
-        for name in names:
-            draft.carry(name, _DEVICES)
-        return
-    if counted is None:
-        draft.warnings.append(
-            f"nothing says how many devices there are; {devices} are the fewest that the degrees need"
-        )
-        reason = "its value is open; the devices are the fewest that the degrees need"
-    elif counted != devices:
-        draft.warnings.append(
-            f"{counted} devices do not hold the degrees, which need a multiple of {least}; written for {devices}"
-        )
-        reason = f"{counted} devices do not hold the degrees, which need a multiple of {least}"
-    else:
-        reason = "its value is open; the devices are those that were given"
-    for name in names:
-        draft.change(name, _DEVICES, reason=reason)
+def _shortage(given: int | None, devices: int, least: int) -> str:
+    if given is None:
+        return f"nothing says how many devices there are; {devices} are the fewest that the degrees need"
+    return f"{given} devices do not hold the degrees, which need a multiple of {least}; written for {devices}"
+
+
+def _reason(counted: int | None, given: int | None, least: int) -> str:
+    """Why the devices are not what the launcher's flags give."""
+    if counted is not None:
+        return f"{counted} devices do not hold the degrees, which need a multiple of {least}"
+    written = "the fewest that the degrees need" if given is None else "those that were given"
+    return f"nodes and devices a node are not both known; the devices are {written}"

@@ -261,14 +261,9 @@ def _experts(draft: Draft) -> dict[str, Any]:
     frequency = draft.flags.text("--moe-layer-freq")
     count = draft.flags.whole("--num-experts")
     if not count or count == 1:
-        for name in (
-            "--num-experts",
-            "--moe-router-topk",
-            "--topk",
-            "--moe-layer-freq",
-            "--moe-ffn-hidden-size",
-        ):
-            draft.drop(name, "there are no experts")
+        for flag in draft.flags:
+            if flag.name.startswith("--moe-") or flag.name in ("--num-experts", "--topk"):
+                draft.drop(flag.name, "there are no experts")
         return {"experts": 0, "top_k": 0}
     if "--moe-ffn-hidden-size" in draft.flags:
         draft.refuse("--ffn-hidden-size", "all layers hold experts, and this is the width of a layer without")

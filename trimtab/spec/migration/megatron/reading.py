@@ -38,10 +38,7 @@ def read_megatron(source: Source) -> Migration:
 
     Raises: MigrationError if nothing of the kind is found, or it trains what Trimtab cannot.
     """
-    is_configuration = is_yaml(source.text)
-    launch = (
-        read_yaml_launch(source.text, source=source.name) if is_configuration else read_launch(source.text)
-    )
+    launch = _launch(source)
     flags = Flags([*launch.launcher, *launch.flags, *parse_flags(source.flags)])
     _refuse_other_networks(launch, flags)
     draft = Draft(flags=flags, networks=source.networks, devices=source.devices, extra=launch.settled)

@@ -46,11 +46,11 @@ class Roles:
         Args:
             stages_inside: Data before stages, the other order that it knows.
         """
-        there = [axis for axis, size in self.sizes.items() if size > 1]
         inner = [*self.context, *self.tensor]
-        data = [axis for axis in there if axis not in (*inner, *self.stages)]
-        order = [*data, *self.stages, *inner] if stages_inside else [*self.stages, *data, *inner]
-        return there == [axis for axis in order if axis in there]
+        data = [axis for axis in self.sizes if axis not in (*inner, *self.stages)]
+        return list(self.sizes) == (
+            [*data, *self.stages, *inner] if stages_inside else [*self.stages, *data, *inner]
+        )
 
     @property
     def unused(self) -> tuple[str, ...]:

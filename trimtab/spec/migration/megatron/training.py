@@ -109,7 +109,7 @@ def read_optimizer(draft: Draft) -> None:
         _number(draft, "--sgd-momentum", f"{path}.momentum", 0.9)
         for beta in ("--adam-beta1", "--adam-beta2", "--adam-betas", "--adam-eps"):
             draft.drop(beta, "the optimizer is sgd")
-    _number(draft, "--weight-decay", f"{path}.weight_decay", 0.01)
+    _decay(draft, f"{path}.weight_decay")
     if name in ("adam", "adamw", "sgd"):
         draft.carry("--optimizer", path)
     else:
@@ -129,6 +129,14 @@ def _number(draft: Draft, flag: str, path: str, default: float | None) -> None:
     elif default is not None:
         draft.set(path, default)
         draft.notes[path] = OF_MEGATRON
+
+
+def _decay(draft: Draft, path: str) -> None:
+    _number(draft, "--weight-decay", path, 0.01)
+    course = "--weight-decay-incr-style"
+    draft.drop(course, "the decay is a constant, as here")
+    if draft.flags.text(course) != "constant":
+        draft.refuse(course, "the decay is a constant")
 
 
 def _betas(draft: Draft, path: str) -> None:
@@ -264,7 +272,7 @@ def read_intervals(draft: Draft, length: Length) -> None:
         reason = "the newest are kept, not those with the lowest loss"
         draft.change("--save-top-k", "fault_tolerance.checkpoint.keep", reason=reason)
     draft.refuse_rest(
-        "--save-top-k", "all checkpoints are not kept: fault_tolerance.checkpoint.keep counts them"
+        "--save-top-k", "never all checkpoints are kept: fault_tolerance.checkpoint.keep says how many"
     )
     _folder(draft)
     _evaluation(draft)
