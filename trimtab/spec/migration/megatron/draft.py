@@ -10,6 +10,8 @@ from trimtab.spec.migration.settings import FORMULA_SEPARATOR, Fate, Migration, 
 
 OPEN = "its value is a variable that nothing sets here; the default holds"
 
+LOOSE = "no flag takes it; if another script sets it, the flags that it holds are left out: give them behind the file"
+
 _SECTIONS = ("run", "model", "data", "train", "orchestration", "fault_tolerance")
 """The order in which a job file is read."""
 
@@ -108,6 +110,8 @@ class Draft:
             return _setting(flag, Fate.IRRELEVANT, "given again later, and the last one counts")
         if flag in self._fates:
             return self._fates[flag]
+        if flag.is_loose:
+            return _setting(flag, Fate.IMPOSSIBLE, LOOSE)
         if topic := topic_of(flag.name):
             return _setting(flag, topic.fate, topic.reason)
         if not flag.is_known:

@@ -1,10 +1,11 @@
 """The flags of one launch, by name, with values read when they are asked for."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Never
 
+from trimtab.spec.migration.megatron.topics import gatherers, is_read_flag, switches
 from trimtab.spec.migration.settings import MigrationError
 
 
@@ -35,6 +36,11 @@ class Flag:
         return " ".join(self.values)
 
     @property
+    def is_loose(self) -> bool:
+        """Whether it is a word that belongs to no flag: a variable that may hold flags."""
+        return not self.name.startswith(("--", "export ")) and not self.shown
+
+    @property
     def is_known(self) -> bool:
         """Whether no value names a variable that the script leaves open."""
         return "$" not in self.text and "`" not in self.text
@@ -43,24 +49,49 @@ class Flag:
 def parse_flags(words: Iterable[str]) -> Iterator[Flag]:
     """The flags of a command line: a word that begins with ``--``, then its values.
 
+    A variable that stands where no value can, such as the ``$ARGS`` of another script, is a flag of its own name.
+
     >>> [flag.written + " " + flag.text for flag in parse_flags(["--lr", "1e-4", "--bf16", "--seed=-1"])]
     ['--lr 1e-4', '--bf16 ', '--seed -1']
+    >>> [flag.name for flag in parse_flags(["$OPTIONS", "--bf16", "$MORE", "--lr", "$LR"])]
+    ['$OPTIONS', '--bf16', '$MORE', '--lr']
     """
     name: str | None = None
     values: list[str] = []
+    loose: list[str] = []
     for word in words:
         if _NAME.match(word):
-            if name is not None:
-                yield Flag(name=name, values=tuple(values))
+            yield from _flags(name, values, loose)
             name, has_value, value = word.partition("=")
-            values = [value] if has_value else []
-        elif name is not None:
+            values, loose = [value] if has_value else [], []
+        elif name is None or (_VARIABLE.fullmatch(word) and not _takes(name, values, word)):
+            loose.append(word)
+        else:
             values.append(word)
-    if name is not None:
-        yield Flag(name=name, values=tuple(values))
+    yield from _flags(name, values, loose)
 
 
 _NAME = re.compile(r"--[A-Za-z]")
+_VARIABLE = re.compile(r"\$(\w+|\{[^{}]*\}|@)")
+_HOLDS_FLAGS = re.compile(r"ARGS|OPTIONS|OPTS|PARAMS|FLAGS|EXTRA", re.IGNORECASE)
+
+
+def _takes(name: str, values: Sequence[str], variable: str) -> bool:
+    """Whether a flag that has some values can take a variable as one more."""
+    if _HOLDS_FLAGS.search(variable):
+        return False
+    spelling = _spelling(name)
+    return spelling not in switches() and (
+        not values or not is_read_flag(spelling) or spelling in gatherers()
+    )
+
+
+def _flags(name: str | None, values: Sequence[str], loose: Sequence[str]) -> Iterator[Flag]:
+    """A flag, and what stood behind it and is none of its own."""
+    if name is not None:
+        yield Flag(name=name, values=tuple(values))
+    for word in loose:
+        yield Flag(name=word)
 
 
 class Flags:

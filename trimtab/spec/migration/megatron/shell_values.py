@@ -112,10 +112,11 @@ def _quoted(word: Word) -> Word:
 
 def _split(element: str) -> list[str]:
     """At blanks; quotes that came out of a variable keep what they hold together, as ``eval`` would have it."""
-    return [part.replace("'", "").replace('"', "") for part in _PARTS.findall(element)]
+    return [_PAIRS.sub(lambda pair: pair[0][1:-1], part) for part in _PARTS.findall(element)]
 
 
 _PARTS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s])+""")
+_PAIRS = re.compile(r"""'[^']*'|"[^"]*["]""")
 
 
 def _is_name(piece: Piece) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from trimtab.spec.migration.settings import Fate
 from trimtab.terms import nearest_name
@@ -44,6 +45,21 @@ def read_flags() -> tuple[str, ...]:
     return tuple(_tables()[_READ]["flags"])
 
 
+def is_read_flag(flag: str) -> bool:
+    """Whether a flag becomes a key or a formula."""
+    return flag in read_flags()
+
+
+def switches() -> tuple[str, ...]:
+    """Those of the flags that are read that take no value."""
+    return tuple(_tables()[_READ]["switches"])
+
+
+def gatherers() -> tuple[str, ...]:
+    """Those of the flags that are read that take several values."""
+    return tuple(_tables()[_READ]["several"])
+
+
 def is_known_flag(flag: str) -> bool:
     """Whether Megatron-LM takes, or once took, a flag of this name."""
     return flag in read_flags() or topic_of(flag) is not None
@@ -79,6 +95,6 @@ def _index() -> tuple[Mapping[str, Topic], tuple[tuple[re.Pattern[str], Topic], 
 
 
 @cache
-def _tables() -> Mapping[str, Mapping[str, str]]:
+def _tables() -> Mapping[str, Mapping[str, Any]]:
     path = resources.files("trimtab.spec").joinpath("data", "migration", "megatron-flags.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
