@@ -10,7 +10,7 @@ from typing import Any
 from trimtab.app.errors import JobReadError
 from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.output import print_document, say
-from trimtab.catalog import Network, UnknownNameError, cluster, network, network_names
+from trimtab.catalog import Network, NetworkError, UnknownNameError, cluster, network, network_names
 from trimtab.plan.layout import network_of
 from trimtab.spec import JobFileError, LoadedJob, load_job
 from trimtab.spec.migration import (
@@ -102,8 +102,8 @@ def _read_settings(importer: Importer, source: Source) -> Migration:
 def _refusal(text: str, name: str) -> str:
     """Why the job that the settings amount to cannot be; empty if it can."""
     try:
-        load_job(text, source=name, environment=os.environ, read=_read)
-    except JobFileError as error:
+        network_of(load_job(text, source=name, environment=os.environ, read=_read).job)
+    except (JobFileError, NetworkError) as error:
         return str(error)
     return ""
 

@@ -1,5 +1,6 @@
 """A job as a launch of Megatron-LM."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from trimtab.spec.migration.megatron.statements import write_statements
@@ -41,7 +42,7 @@ def _lines(sheet: Sheet, launcher: Iterable[str], exportable: Exportable) -> Ite
         yield (
             f"# export {name}=: a secret is not written"
             if is_secret(name)
-            else f"export {name}={_quoted(value)}"
+            else f"export {name}={shlex.quote(value)}"
         )
     words = [f"torchrun {' '.join(launcher)}", PROGRAM, *_gathered(sheet.flags)]
     yield " \\\n    ".join(words)
@@ -53,11 +54,3 @@ def _gathered(flags: Iterable[str]) -> list[str]:
     values = [flag.removeprefix(f"{_GATHERED} ") for flag in found if flag.startswith(f"{_GATHERED} ")]
     others = [flag for flag in found if not flag.startswith(f"{_GATHERED} ")]
     return [*others, f"{_GATHERED} {' '.join(values)}"] if values else others
-
-
-def _quoted(value: str) -> str:
-    return (
-        value
-        if value.replace("_", "").replace("-", "").isalnum()
-        else "'" + value.replace("'", "'\\''") + "'"
-    )

@@ -1,5 +1,6 @@
 """Keys of a job as flags of Megatron-LM."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,10 +48,13 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "fault_tolerance.replace": (Fate.IMPOSSIBLE, "torchrun starts all ranks again, none alone"),
     "fault_tolerance.checkpoint.keep": (Fate.IMPOSSIBLE, "all checkpoints are kept there"),
     "fault_tolerance.checkpoint.keep_best": (Fate.IMPOSSIBLE, "checkpoints are not compared there"),
+    "fault_tolerance.detection": (
+        Fate.IMPOSSIBLE,
+        "one time-out holds for every wait there: --distributed-timeout-minutes",
+    ),
+    "fault_tolerance.restarts.node_loss": (Fate.IRRELEVANT, "torchrun's to count there: --max-restarts"),
 }
-"""Keys without a flag, and why."""
-
-_SILENCE = (Fate.IMPOSSIBLE, "one time-out holds for every wait there: --distributed-timeout-minutes")
+"""Keys, or sections of them, without a flag, and why."""
 
 _SCHEDULES = {
     "constant": "constant",
@@ -71,12 +75,16 @@ def write_keys(sheet: Sheet, exportable: Exportable) -> None:
         if path.startswith("model.") or path == "parallelism":
             continue
         if path in _FLAGS:
-            sheet.carry(path, _text(value), f"{_FLAGS[path]} {_text(value)}")
+            sheet.carry(path, _text(value), f"{_FLAGS[path]} {_words(value)}")
         elif writer is not None:
             writer(sheet, _Key(path=path, value=value, is_default=_DEFAULT in origin, job=loaded.job))
         elif _DEFAULT not in origin:
-            fate, reason = _LEFT.get(path, _SILENCE)
-            _tell(sheet, path, value, fate, reason)
+            _tell(sheet, path, value, *_left(path))
+
+
+def _left(path: str) -> tuple[Fate, str]:
+    """Why a key has no flag: as it stands, or its section."""
+    return _LEFT[path] if path in _LEFT else _LEFT[path.rpartition(".")[0]]
 
 
 def _tell(sheet: Sheet, path: str, value: Any, fate: Fate, reason: str) -> None:
@@ -104,6 +112,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _words(value: Any) -> str:
+    """The value as words of a shell."""
+    if isinstance(value, list | tuple):
+        return " ".join(_words(item) for item in value)
+    return shlex.quote(_text(value))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Key:
     """A key with its value, and the job that it belongs to."""
@@ -126,7 +141,7 @@ def _text_of_training(sheet: Sheet, key: _Key) -> None:
     reason = (
         "make .bin and .idx files of the text with tools/preprocess_data.py, and name their common beginning"
     )
-    sheet.change(key.path, key.text, f"--data-path {key.text}", reason=reason)
+    sheet.change(key.path, key.text, f"--data-path {_words(key.value)}", reason=reason)
 
 
 def _tokenizer(sheet: Sheet, key: _Key) -> None:
@@ -141,7 +156,7 @@ def _tokenizer(sheet: Sheet, key: _Key) -> None:
             key.path,
             key.text,
             "--tokenizer-type HuggingFaceTokenizer",
-            f"--tokenizer-model {folder}",
+            f"--tokenizer-model {shlex.quote(folder)}",
             reason=reason,
         )
 
@@ -225,7 +240,7 @@ def _runs(sheet: Sheet, key: _Key) -> None:
     if key.job.fault_tolerance.checkpoint.every == "off":
         sheet.drop(key.path, key.text, "nothing is saved")
     else:
-        sheet.carry(key.path, key.text, f"--save {key.text}")
+        sheet.carry(key.path, key.text, f"--save {_words(key.value)}")
 
 
 def _checkpoint(sheet: Sheet, key: _Key) -> None:
