@@ -118,3 +118,14 @@ def test_digest_is_over_plain_values() -> None:
     shuffled = Job.model_validate(json.loads(json.dumps({"model": {"preset": "gpt-3m"}, **BASIC})))
     assert digest(job) == digest(shuffled)
     assert len(digest(job)) == 64
+
+
+def test_a_preset_is_written_out(load: Load, minimal: str) -> None:
+    """Otherwise a release that changes a preset changes the strategy of a run that goes on under it."""
+    first = load(f"{minimal}orchestration: {{devices: 4}}\nparallelism: USE 'zero2'\n")
+    written = first.resolved_yaml()
+    assert "USE" not in written
+    assert "STORE grads, states OVER dp" in written
+    again = load(written)
+    assert again.program == first.program
+    assert again.digest() == first.digest()

@@ -15,6 +15,7 @@ from trimtab.plan.tables import Row, Table
 from trimtab.spec import Mesh, Place, Problem, Program, StrategyError
 from trimtab.spec.language import (
     AverageStatement,
+    Call,
     ComputeStatement,
     Expression,
     KeepStatement,
@@ -74,6 +75,8 @@ class Averaging:
     outer: str
     momentum: float
     wire: str | None
+    compress: str
+    compress_argument: float | None
     line: Span
 
 
@@ -96,7 +99,8 @@ class Bound:
         offloaded: By table and name.
         kept: Storage types by table and name.
         computed: Compute types by layer.
-        sealed: Axes on which a table is encrypted on the wire.
+        sealed: By table and name, the axes on which what is sent of a row is encrypted.
+        sequence_axes: Axes over which some activation's sequence is cut, with the first deciding line.
         warnings: Statements without effect.
     """
 
@@ -114,8 +118,19 @@ class Bound:
     offloaded: Mapping[Table, Mapping[Name, Span]]
     kept: Mapping[Table, Mapping[Name, Decision[str]]]
     computed: Mapping[int, Decision[str]]
-    sealed: Mapping[Table, Mapping[Axis, Span]]
+    sealed: Mapping[Table, Mapping[Name, Mapping[Axis, Span]]]
+    sequence_axes: Mapping[Axis, Span]
     warnings: tuple[Problem, ...] = field(default=())
+
+    def data_line(self, axis: Axis) -> Span | None:
+        """The statement that cuts samples or tokens over an axis: why gradients are summands there."""
+        cut = self.batch_axes.get(axis)
+        return cut.line if cut else self.sequence_axes.get(axis)
+
+    def is_sealed(self, table: Table, name: Name, axes: Iterable[Axis]) -> bool:
+        """Whether anything that is sent of a row over these axes is encrypted."""
+        sealed = self.sealed[table].get(name, {})
+        return any(axis in sealed for axis in axes)
 
 
 def bind(
@@ -144,7 +159,8 @@ _COMPANIONS = {"heads": ("heads", "kv_heads")}
 _NESTING = frozenset({"batch", "sequence"})
 """Dims that several axes may cut one after the other."""
 
-_TAKES_ON = (ReduceStatement, SealStatement)
+_TAKES_ON = (ReduceStatement,)
+_SHARING = (SplitStatement, StoreStatement, ReduceStatement, AverageStatement)
 
 
 class _Binder:
@@ -168,7 +184,12 @@ class _Binder:
             Table.ACTIVATIONS: {},
         }
         self._attention: dict[Axis, Decision[str]] = {}
-        self._stage_axes: set[Axis] = set()
+        self._stage_axes = {
+            axis.text
+            for statement in program.statements
+            if isinstance(statement, SplitStatement) and any(dim.text == "layers" for dim in statement.dims)
+            for axis in statement.axes
+        }
         self._batch_axes: dict[Axis, Decision[str]] = {}
         self._stored: dict[Table, dict[Name, dict[Axis, Decision[bool]]]] = {table: {} for table in Table}
         self._reducing: dict[Name, list[ReduceStatement]] = {}
@@ -177,13 +198,15 @@ class _Binder:
         self._offloaded: dict[Table, dict[Name, Span]] = {table: {} for table in Table}
         self._kept: dict[Table, dict[Name, Decision[str]]] = {table: {} for table in Table}
         self._computed: dict[int, Decision[str]] = {}
-        self._sealed: dict[Table, dict[Axis, Span]] = {table: {} for table in Table}
+        self._sealed: dict[Table, dict[Name, dict[Axis, Span]]] = {table: {} for table in Table}
+        self._sequence_axes: dict[Axis, Span] = {}
 
     def bind(self) -> Bound:
         self._default_batch()
         for statement in self._program.statements:
             self._num_before = len(self._problems)
             self._refuse_on(statement)
+            self._refuse_stage_axis(statement)
             _BINDERS[type(statement)](self, statement)
         self._check_cuts()
         if not self._problems:
@@ -207,6 +230,7 @@ class _Binder:
             kept=self._kept,
             computed=self._computed,
             sealed=self._sealed,
+            sequence_axes=self._sequence_axes,
             warnings=tuple(self._without_effect()),
         )
 
@@ -241,10 +265,25 @@ class _Binder:
         if on is not None and not isinstance(statement, _TAKES_ON):
             self._refuse(
                 statement.span,
-                "ON limits REDUCE and SEAL to some groups of devices; this statement decides how a tensor "
-                "lies, which must be the same in every group",
+                "ON limits REDUCE to some groups of devices; what this statement decides must be the same in every "
+                "group",
                 "Leave ON out, or write WHERE with stage.",
             )
+
+    def _refuse_stage_axis(self, statement: Statement) -> None:
+        """Ranks along the axis of stages hold other layers: they share no tensor."""
+        is_pipeline = isinstance(statement, SplitStatement) and any(
+            dim.text == "layers" for dim in statement.dims
+        )
+        if is_pipeline or not isinstance(statement, _SHARING):
+            return
+        for axis in statement.axes:
+            if axis.text in self._stage_axes:
+                self._refuse(
+                    axis.span,
+                    f"ranks along {axis.text!r} hold the layers of other stages: there is nothing to share over it",
+                    "Name another axis.",
+                )
 
     def _without_match(self, statement: Statement, tables: Sequence[Table], what: str) -> None:
         """Refuse a statement that matched nothing, unless it says IF ANY."""
@@ -320,7 +359,6 @@ class _Binder:
         axes = [axis.text for axis in statement.axes]
         for dim in statement.dims:
             if dim.text == "layers":
-                self._stage_axes |= set(axes)
                 self._matched.setdefault(id(statement), statement)
                 self._own(statement, "layers")
             elif dim.text == "batch":
@@ -357,6 +395,9 @@ class _Binder:
                     found = True
                     for axis in axes:
                         self._cut(statement, row, axis, companion)
+        if dim == "sequence":
+            for axis in axes:
+                self._sequence_axes.setdefault(axis, statement.span)
         if dim == "sequence" and statement.table is None:
             for axis in axes:
                 self._attention[axis] = Decision(
@@ -503,6 +544,8 @@ class _Binder:
             outer=outer,
             momentum=float(arguments[0].value) if arguments else 0.0,
             wire=statement.wire.text if statement.wire else None,
+            compress=statement.compress.name.text if statement.compress else "none",
+            compress_argument=_first_number(statement.compress),
             line=statement.span,
         )
         for row in self._matching(statement, Table.PARAMS, statement.where):
@@ -559,11 +602,13 @@ class _Binder:
         self._without_match(statement, [Table.LAYERS], "matches")
 
     def _bind_seal(self, statement: SealStatement) -> None:
-        for table in (Table(name.text) for name in statement.tables):
-            self._matching(statement, table, statement.where)
-            for axis in statement.axes:
-                self._sealed[table][axis.text] = statement.span
-                self._own(statement, "seal", table, axis.text)
+        tables = [Table(name.text) for name in statement.tables]
+        for table in tables:
+            for row in self._matching(statement, table, statement.where):
+                for axis in statement.axes:
+                    self._sealed[table].setdefault(row.name, {})[axis.text] = statement.span
+                    self._own(statement, "seal", table, row.name, axis.text)
+        self._without_match(statement, tables, "matches")
 
     # Sums.
 
@@ -636,15 +681,19 @@ def _override(reduction: Reduction, statement: ReduceStatement) -> Reduction:
     if statement.bucket_bytes is not None:
         reduction = replace(reduction, bucket_bytes=Decision(statement.bucket_bytes, line))
     if statement.compress is not None:
-        arguments = statement.compress.arguments
         reduction = replace(
             reduction,
             compress=Decision(statement.compress.name.text, line),
-            compress_argument=float(arguments[0].value) if arguments else None,
+            compress_argument=_first_number(statement.compress),
         )
     if statement.wire is not None:
         reduction = replace(reduction, wire=Decision(statement.wire.text, line))
     return reduction
+
+
+def _first_number(call: Call | None) -> float | None:
+    """The fraction of a top-k, the rank of a PowerSGD."""
+    return float(call.arguments[0].value) if call is not None and call.arguments else None
 
 
 def _listed_places(level: str, places: Iterable[object]) -> str:

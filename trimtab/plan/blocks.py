@@ -1,7 +1,8 @@
 """The blocks of a plan: one program for the embedding, one for each class of layers decided alike, one for the head."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from trimtab.plan.backward import Backward
 from trimtab.plan.binding import Bound
@@ -61,6 +62,7 @@ class _Blocks:
         for row in bound.rows[Table.ACTIVATIONS].values():
             self._rows_by_layer.setdefault(row.layer, []).append(row.name)
         self._reasons = _reasons(bound)
+        self._seals = any(bound.sealed.values())
 
     def derive(self) -> tuple[tuple[Block, ...], tuple[Placements, ...]]:
         layouts = {name: self._row_layout(name) for name in self._bound.rows[Table.ACTIVATIONS]}
@@ -109,10 +111,12 @@ class _Blocks:
             yield tuple(parameter.dtypes.values())
             yield parameter.offloaded
             yield id(bound.reductions.get(parameter.name))
+            yield tuple(bound.sealed[Table.PARAMS].get(parameter.name, ()))
         for name in self._rows_by_layer[layer]:
             yield layouts[name]
             yield name in bound.recomputed
             yield name in bound.offloaded[Table.ACTIVATIONS]
+            yield tuple(bound.sealed[Table.ACTIVATIONS].get(name, ()))
 
     def _block(
         self,
@@ -155,6 +159,10 @@ class _Blocks:
         gathers = self._gathers(builder, prefix, tuple(used))
         kept, recompute = _kept_and_recomputed(forward, backward, self._recomputed(prefix, builder))
         backward = (*backward, *self._collected(builder, prefix, tuple(used)))
+        seal = partial(self._sealed, prefix)
+        gathers, forward, recompute, backward = (
+            tuple(map(seal, operators)) for operators in (gathers, forward, recompute, backward)
+        )
         offloaded = tuple(
             value
             for value in kept
@@ -174,6 +182,20 @@ class _Blocks:
             gradient=gradient,
         )
 
+    def _sealed(self, prefix: str, operator: Operator) -> Operator:
+        """The operator, encrypted if a SEAL speaks of what it sends: sums of gradients know it already."""
+        transfer = operator.transfer
+        if transfer is None or not self._seals:
+            return operator
+        name = operator.inputs[0]
+        if name.startswith("stored:"):
+            table, row = Table.PARAMS, name.removeprefix("stored:")
+        else:
+            table, row = Table.ACTIVATIONS, _row_of(name)
+        if not self._bound.is_sealed(table, f"{prefix}{row}", transfer.axes):
+            return operator
+        return replace(operator, transfer=replace(transfer, is_sealed=True))
+
     def _context(self, prefix: str, layouts: Mapping[str, Placements]) -> BlockContext:
         layer = int(prefix.split(".")[1]) if prefix else None
         parameters = [*self._by_layer[layer]]
@@ -192,6 +214,7 @@ class _Blocks:
             },
             attention={axis: decision.value for axis, decision in self._bound.attention.items()},
             reasons=self._reasons,
+            sizes=dict(self._bound.mesh.axes),
         )
 
     def _dtype(self, layers: tuple[int, ...]) -> str:
@@ -342,6 +365,25 @@ def _reasons(bound: Bound) -> dict[tuple[str, str | None], Because]:
                     if dim == "experts":
                         found[axis, "slots"] = because
     return found
+
+
+_SUMMANDS = {
+    "looked_up": "embedding",
+    "attention.wo.product": "attention_residual",
+    "attention.core": "attention.out",
+    "mlp.down.product": "mlp_residual",
+    "combined": "mlp_residual",
+    "experts.picked": "experts.in",
+    "experts.down.product": "experts.out",
+    "gates": "router",
+}
+"""Values that are not rows themselves: the row that they become."""
+
+
+def _row_of(name: str) -> str:
+    """The activation that a value, a copy of it or a gradient of it belongs to."""
+    base = base_name(name.partition("~")[0].removeprefix("grad:").removeprefix("sum:")).partition("#")[0]
+    return _SUMMANDS.get(base, base)
 
 
 def _any_span(program: Program) -> Span:

@@ -18,7 +18,7 @@ from trimtab.plan.training import Training
 from trimtab.plan.update import derive_update
 from trimtab.plan.verifier import Verifier
 from trimtab.spec import Mesh, Problem, Program, StrategyError
-from trimtab.spec.language import SplitStatement
+from trimtab.spec.language import SplitStatement, num_replicas
 from trimtab.terms import Span
 
 
@@ -40,7 +40,8 @@ def compile_program(program: Program, training: Training, *, mesh: Mesh, cluster
             [Problem(span=_first_span(program), message=str(error))], program.documents
         ) from error
     pipeline = pipeline_of(program, mesh=mesh, network=training.network, sequence=training.sequence)
-    bound = bind(program, mesh=mesh, rows=_rows(training, pipeline), devices=devices)
+    rows = _rows(training, pipeline, _microbatch(program, training, mesh))
+    bound = bind(program, mesh=mesh, rows=rows, devices=devices)
     problems = list(limit_problems(program, bound))
     if problems:
         raise StrategyError(problems, program.documents)
@@ -71,10 +72,19 @@ def compile_program(program: Program, training: Training, *, mesh: Mesh, cluster
         raise StrategyError([Problem(span=span, message=str(error))], program.documents) from error
 
 
-def _rows(training: Training, pipeline: Pipeline) -> tuple[Row, ...]:
+def _microbatch(program: Program, training: Training, mesh: Mesh) -> int:
+    """Samples of a microbatch, as far as the program says; what does not divide is refused when the work is cut."""
+    split = _layers_statement(program)
+    if split is None or split.microbatches is None:
+        return training.microbatch
+    parts = training.shares or num_replicas(program, mesh.num_devices)
+    return max(1, training.batch // parts // split.microbatches)
+
+
+def _rows(training: Training, pipeline: Pipeline, microbatch: int) -> tuple[Row, ...]:
     rows = rows_of(
         training.network,
-        batch=training.microbatch,
+        batch=microbatch,
         sequence=training.sequence,
         num_states=training.num_states,
         compute=training.compute,

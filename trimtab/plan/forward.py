@@ -5,6 +5,7 @@ output; cut along its inputs it wants cut inputs and gives summands; a whole mat
 row of its output asks for. What then differs from the row's own layout is moved there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class BlockContext:
         parameters: By relative name, how the parameter lies when it is used, with its dims and shape.
         attention: By axis that cuts the sequence of attention: ulysses, allgather, ring.
         reasons: By axis and dim (or None), the statement behind a cut.
+        sizes: Of the axes.
     """
 
     network: Network
@@ -46,6 +48,7 @@ class BlockContext:
     parameters: Mapping[str, tuple[tuple[str, ...], tuple[int, ...], Placements]]
     attention: Mapping[str, str]
     reasons: Mapping[tuple[str, str | None], Because]
+    sizes: Mapping[str, int]
 
     def why(self, step: Step) -> Because:
         """The statement behind a change of layout."""
@@ -57,19 +60,27 @@ class BlockContext:
 
     def size(self, dim: str) -> int:
         """Logical elements along a dim of an activation."""
-        return {
-            "batch": self.batch,
-            "sequence": self.sequence,
-            "slots": self.slots,
-            "experts": self.network.experts,
-            "routes": self.network.experts,
-        }.get(dim) or self.network.size_of(dim)
+        match dim:
+            case "batch":
+                return self.batch
+            case "sequence":
+                return self.sequence
+            case "slots":
+                return self.slots
+            case "experts" | "routes":
+                return self.network.experts
+        return self.network.size_of(dim)
 
     @property
     def slots(self) -> int:
-        """Tokens that each expert is given with balanced routing."""
+        """Tokens that each expert is given with balanced routing: as many from each rank that routes its own."""
         experts = self.network.experts
-        return -(-self.batch * self.sequence * self.network.top_k // experts) if experts else 0
+        if not experts:
+            return 0
+        cuts = [axis for axis, placement in self.activations["router"] if placement.dim in DATA_DIMS]
+        regions = math.prod(self.sizes[axis] for axis in cuts)
+        tokens = self.batch * self.sequence // regions
+        return regions * -(-tokens * self.network.top_k // experts)
 
 
 COMPUTED = Because(reason="the network")
@@ -154,7 +165,7 @@ class Forward:
         sums = ("batch", "sequence", "sums")
         builder.value("vocab_sums", sums, (*self._shape(tokens), 2), partial, "fp32")
         builder.add(OperatorKind.VOCAB_SUMS, [logits, "targets", highest], ["vocab_sums"], COMPUTED)
-        return [builder.laid_out("vocab_sums", data, self.context.why)]
+        return [highest, builder.laid_out("vocab_sums", data, self.context.why)]
 
     def _attention(self, stream: str) -> str:
         builder = self.builder
@@ -165,9 +176,8 @@ class Forward:
             "v": self._linear(normed, "attention.wv.weight", "attention.v", _KEYS),
         }
         for name in ("q", "k"):
-            weight = f"attention.{name}_norm.weight"
-            if weight in self.context.parameters:
-                names[name] = self._head_norm(names[name], weight)
+            if f"attention.{name}_norm.weight" in self.context.parameters:
+                names[name] = self._head_norm(names[name], f"attention.{name}_norm")
         found, kind = self._attention_layouts(builder.values[names["q"]].placements)
         laid = [builder.laid_out(names[name], found[name], self.context.why) for name in ("q", "k", "v")]
         target = self.context.activations["attention.out"]
@@ -179,10 +189,10 @@ class Forward:
             out = builder.laid_out(out, target, self.context.why)
         return self._linear(out, "attention.wo.weight", "attention_residual", _RESIDUAL, is_summand=True)
 
-    def _head_norm(self, name: str, weight: str) -> str:
+    def _head_norm(self, x: str, norm: str) -> str:
         """A norm over each head of queries or keys: it runs wherever whole heads lie."""
-        out = self.builder.like(f"{name}_norm", name, self.builder.values[name].placements)
-        self.builder.add(OperatorKind.NORM, [name], [out], COMPUTED, parameters=[weight])
+        out = self.builder.like(f"{x}_norm", x, self.builder.values[x].placements)
+        self.builder.add(OperatorKind.NORM, [x], [out], COMPUTED, parameters=self._norm_parameters(norm))
         return out
 
     def _travel(self, kind: OperatorKind, queries: Placements) -> tuple[Transfer | None, Because]:
@@ -278,9 +288,12 @@ class Forward:
         target = self.context.activations[row]
         laid = self.builder.laid_out(stream, target, self.context.why)
         self.builder.value(row, _RESIDUAL, self._shape(_RESIDUAL), target)
-        parameters = [name for name in (f"{row}.weight", f"{row}.bias") if name in self.context.parameters]
-        self.builder.add(OperatorKind.NORM, [laid], [row], COMPUTED, parameters=parameters)
+        self.builder.add(OperatorKind.NORM, [laid], [row], COMPUTED, parameters=self._norm_parameters(row))
         return row
+
+    def _norm_parameters(self, norm: str) -> list[str]:
+        """Its weight, and its bias where the network has one."""
+        return [name for name in (f"{norm}.weight", f"{norm}.bias") if name in self.context.parameters]
 
     def _linear(
         self, x: str, weight: str, row: str, dims: tuple[str, ...], *, is_summand: bool = False

@@ -9,7 +9,7 @@ from trimtab.plan.placements import STORED, VARYING, Placements, split
 from trimtab.plan.program import Parameter
 from trimtab.plan.tables import Row, Table
 from trimtab.plan.training import Training
-from trimtab.spec import Problem, Program, StrategyError
+from trimtab.spec import Place, Problem, Program, StrategyError
 from trimtab.terms import Span
 
 TABLES = (Table.PARAMS, Table.GRADS, Table.STATES)
@@ -23,7 +23,7 @@ def lay_out_parameters(
 
     Raises: StrategyError for a dim that cannot be cut into that many pieces.
     """
-    problems = list(_uneven(training, bound))
+    problems = [*_uneven(training, bound), *_cut_heads(training, bound), *_stored_apart(bound)]
     if problems:
         raise StrategyError(problems, program.documents)
     return {
@@ -110,6 +110,25 @@ def _block(row: Row) -> str:
     return EMBEDDING if row.kind == "embedding" else HEAD
 
 
+def _stored_apart(bound: Bound) -> Iterator[Problem]:
+    """Pieces along an axis on which every rank has a tensor of its own, once for each statement."""
+    told: set[Span] = set()
+    for table, by_name in bound.stored.items():
+        for name, axes in by_name.items():
+            for axis in axes.keys() & bound.averages.get(name, {}).keys():
+                line = axes[axis].line
+                if line is None or line in told:
+                    continue
+                told.add(line)
+                yield Problem(
+                    span=line,
+                    message=f"{table.value} of {name!r} would be stored in pieces over {axis!r}, along which every rank "
+                    "has its own",
+                    hint="Store them over another axis.",
+                    others=(Place(span=bound.averages[name][axis].line, note="it is averaged here"),),
+                )
+
+
 def _uneven(training: Training, bound: Bound) -> Iterator[Problem]:
     """Dims that an axis cannot cut evenly, once each; a vocabulary is padded."""
     network = training.network
@@ -133,6 +152,34 @@ def _uneven(training: Training, bound: Bound) -> Iterator[Problem]:
                 if length % pieces and line is not None:
                     told.add(cut)
                     yield _uneven_problem(line, dim, length, what, axes, pieces)
+
+
+def _cut_heads(training: Training, bound: Bound) -> Iterator[Problem]:
+    """Heads that Ulysses cannot spread over the ranks of an axis, once for each statement."""
+    network, told = training.network, set()
+    for name, cuts in bound.splits[Table.ACTIVATIONS].items():
+        ulysses = [
+            axis
+            for axis, decision in cuts.items()
+            if decision.value == "sequence"
+            and axis in bound.attention
+            and bound.attention[axis].value == "ulysses"
+        ]
+        row = bound.rows[Table.ACTIVATIONS][name]
+        if not ulysses or not {"heads", "kv_heads"} & set(row.dims):
+            continue
+        cutting = [axis for axis, decision in cuts.items() if decision.value in ("heads", "kv_heads")]
+        axes = [*cutting, *ulysses]
+        pieces = math.prod(bound.mesh.size(axis) for axis in axes)
+        heads, what = (
+            (network.heads, "query heads")
+            if "heads" in row.dims
+            else (network.kv_heads, "key and value heads")
+        )
+        line = bound.attention[ulysses[-1]].line
+        if heads % pieces and line is not None and line not in told:
+            told.add(line)
+            yield _uneven_problem(line, "attention with ulysses", heads, what, axes, pieces)
 
 
 def _uneven_problem(line: Span, dim: str, length: int, what: str, axes: list[str], pieces: int) -> Problem:

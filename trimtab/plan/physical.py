@@ -193,5 +193,8 @@ class Plan:
         return dict(self.mesh.axes)
 
 
+SCALARS = ("num_tokens", "loss", "norm_square")
+"""Values of the update that are one number for the whole step."""
+
 EMBEDDING, HEAD = "embedding", "head"
 """Names of the blocks that are not layers."""

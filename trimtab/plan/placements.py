@@ -24,6 +24,10 @@ class PlacementKind(StrEnum):
     VARYING = "varying"
 
 
+_CUTS = (PlacementKind.SPLIT, PlacementKind.STORED)
+"""Kinds for which it matters which axis comes first."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
     """A tensor on one axis; ``dim`` is set where it is split."""
@@ -91,7 +95,7 @@ class Placements:
             return True
         if dict(self.items) != dict(other.items):
             return False
-        cuts = {placement for _, placement in self.items}
+        cuts = {placement for _, placement in self.items if placement.kind in _CUTS}
         return all(
             [axis for axis, found in self.items if found == cut]
             == [axis for axis, found in other.items if found == cut]

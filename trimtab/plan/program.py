@@ -34,7 +34,7 @@ class OperatorKind(StrEnum):
     COMBINE = "combine"  # expert outputs, gates -> y
     VOCAB_MAX = "vocab_max"  # logits -> their maximum over the own part of the vocabulary
     VOCAB_SUMS = "vocab_sums"  # logits, maximum -> sum of exponentials and the target's logit
-    LOSS = "loss"  # logits, targets (, vocabulary sums) -> sum of token losses
+    LOSS = "loss"  # logits, targets (, maximum and sums over the vocabulary) -> sum of token losses
     # Backward computation: gradients of the outputs in, gradients of inputs and parameters out.
     EMBED_GRAD = "embed_grad"
     ADD_POSITIONS_GRAD = "add_positions_grad"

@@ -67,7 +67,7 @@ def _with(
     }
     (main, *_) = sorted(transfers, key=len, reverse=True)
     others = tuple((groups, transfer) for groups, transfer in transfers.items() if groups != main)
-    line = reductions[main].line or operator.because.line
+    line = reductions[main].line or bound.data_line(axes[0]) or operator.because.line
     because = Because(reason="sum of gradients", line=line)
     return replace(operator, transfer=transfers[main], variants=others, because=because)
 
@@ -80,6 +80,6 @@ def _transfer(reduction: Reduction, parameter: Parameter, bound: Bound, axes: Se
         wire=reduction.wire.value or parameter.dtypes[Table.GRADS.value],
         compress=reduction.compress.value,
         compress_argument=reduction.compress_argument,
-        is_sealed=any(axis in bound.sealed[Table.GRADS] for axis in axes),
+        is_sealed=bound.is_sealed(Table.GRADS, parameter.name, axes),
         bucket_bytes=reduction.bucket_bytes.value,
     )

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from trimtab.plan.collectives import Request, RouteError, Send, sends_of
 from trimtab.plan.meshes import coordinates, groups
 from trimtab.plan.physical import EMBEDDING, Plan, Traffic
-from trimtab.plan.pipelines import actions_of, transfers
-from trimtab.plan.placements import local_elements, local_shape, stored_elements
+from trimtab.plan.placements import local_elements, local_shape
 from trimtab.plan.program import COLLECTIVES, Because, Block, Operator, OperatorKind, Phase, Transfer, Value
-from trimtab.plan.tables import BYTES_OF
+from trimtab.plan.tables import BYTES_OF, Table
 
 
 def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
@@ -111,18 +110,29 @@ class _Counter:
 
     def _elements(self, operator: Operator, values: Mapping[str, Value], ranks: int) -> tuple[int, int]:
         """Elements that a rank puts in, and those of one rank's piece."""
-        total = piece = 0
-        for name in operator.inputs:
-            value = values[name]
-            elements = local_elements(value.dims, value.shape, value.placements, self._sizes)
-            total += elements
-            if operator.kind is OperatorKind.ALL_GATHER:
-                piece += elements
-            elif operator.dim_to == "stored":
-                piece += stored_elements(elements, ranks)
-        if operator.kind is not OperatorKind.ALL_GATHER and operator.dim_to != "stored":
-            piece = -(-total // ranks)
-        return total, piece
+        total = sum(self._local(values[name]) for name in operator.inputs)
+        match operator.kind:
+            case OperatorKind.ALL_GATHER:
+                return total, total
+            case OperatorKind.REDUCE_SCATTER:
+                piece = sum(self._local(values[name]) for name in operator.outputs)
+                # Pieces may be padded: what is scattered is then more than what was there.
+                return piece * ranks, piece
+            case OperatorKind.ALL_TO_ALL:
+                return total, self._exchanged(operator, values[operator.inputs[0]], ranks)
+        return total, -(-total // ranks)
+
+    def _local(self, value: Value) -> int:
+        return local_elements(value.dims, value.shape, value.placements, self._sizes)
+
+    def _exchanged(self, operator: Operator, value: Value, ranks: int) -> int:
+        """Elements that one rank sends to each other rank: its piece, cut again along the new dim."""
+        shape = local_shape(value.dims, value.shape, value.placements, self._sizes)
+        cut = (
+            -(-length // ranks) if dim == operator.dim_to else length
+            for dim, length in zip(value.dims, shape, strict=True)
+        )
+        return math.prod(cut)
 
     def _wire_bytes(
         self, operator: Operator, values: Mapping[str, Value], elements: int, transfer: Transfer
@@ -191,40 +201,48 @@ class _Counter:
         pipeline = self._plan.pipeline
         if pipeline.axis is None:
             return
-        work, first = self._plan.work, self._plan.blocks[0]
-        actions = actions_of(
-            pipeline.schedule,
-            ranks=self._plan.mesh.size(pipeline.axis),
-            stages_per_rank=pipeline.stages_per_rank,
-            microbatches=work.microbatches_per_part,
-        )
-        messages = transfers(actions)
-        value = first.values[first.result]
-        elements = local_elements(value.dims, value.shape, value.placements, self._sizes)
-        transfer = Transfer(axes=(pipeline.axis,), wire=value.dtype)
-        payload = elements * BYTES_OF[value.dtype]
-        because = Because(reason="pipeline parallelism", line=pipeline.line)
+        work = self._plan.work
+        for stage in range(pipeline.num_stages - 1):
+            source, target = pipeline.rank_of_stage[stage], pipeline.rank_of_stage[stage + 1]
+            if source == target:  # the turn of a V
+                continue
+            layer = pipeline.stage_of_layer.index(stage + 1)
+            before, after = self._plan.block_of(layer - 1), self._plan.block_of(layer)
+            yield self._border(Phase.FORWARD, before.values[before.result], source, target, work.microbatches)
+            yield self._border(
+                Phase.BACKWARD, after.values[after.gradient], target, source, work.microbatches
+            )
+
+    def _is_stream_sealed(self, axis: str) -> bool:
+        rows = self._plan.bound.rows[Table.ACTIVATIONS].values()
+        stream = (row.name for row in rows if row.kind == "residual")
+        return any(self._plan.bound.is_sealed(Table.ACTIVATIONS, name, [axis]) for name in stream)
+
+    def _border(self, phase: Phase, value: Value, source: int, target: int, runs: int) -> Traffic:
+        """What one stage hands to the next, or back, for each microbatch."""
+        pipeline = self._plan.pipeline
+        assert pipeline.axis is not None, "borders are those of a pipeline"
         all_groups = self._groups_over((pipeline.axis,))
-        for phase, counts in ((Phase.FORWARD, messages.activations), (Phase.BACKWARD, messages.gradients)):
-            for (source, target), count in counts.items():
-                operator = Operator(
-                    kind=OperatorKind.SEND,
-                    inputs=(first.result,),
-                    outputs=(),
-                    because=because,
-                    transfer=transfer,
-                )
-                yield Traffic(
-                    block="pipeline",
-                    phase=phase,
-                    operator=operator,
-                    transfer=transfer,
-                    groups=tuple((group[source], group[target]) for group in all_groups),
-                    payload_bytes=payload,
-                    sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
-                    runs={source: float(count * work.parts_per_replica)},
-                    tensors=("residual stream",),
-                )
+        payload = self._local(value) * BYTES_OF[value.dtype]
+        transfer = Transfer(
+            axes=(pipeline.axis,),
+            wire=value.dtype,
+            is_sealed=self._is_stream_sealed(pipeline.axis),
+        )
+        because = Because(reason="pipeline parallelism", line=pipeline.line)
+        return Traffic(
+            block="pipeline",
+            phase=phase,
+            operator=Operator(
+                kind=OperatorKind.SEND, inputs=(value.name,), outputs=(), because=because, transfer=transfer
+            ),
+            transfer=transfer,
+            groups=tuple((group[source], group[target]) for group in all_groups),
+            payload_bytes=payload,
+            sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
+            runs={source: float(runs)},
+            tensors=("residual stream",),
+        )
 
 
 class UncarriedError(Exception):

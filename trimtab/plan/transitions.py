@@ -65,12 +65,15 @@ _KINDS = {
 def transitions(source: Placements, target: Placements) -> tuple[Step, ...]:
     """The steps from one layout to another; none if they are the same.
 
-    What the target cuts is cut first, in its order; what it does not cut is joined last, innermost first.
+    Pieces of storage that would stand inside others are joined first. What the target cuts is cut next, in its
+    order; what it does not cut is joined last, innermost first.
 
     Raises: InterleavedError if a dim would have to be joined while something inside it stays cut.
     """
     steps: list[Step] = []
     current = source
+    for axis in _stored_inside(source, target):
+        current = _step(steps, current, axis, REPLICATED)
     for axis, after in target:
         if current.on(axis) != after:
             current = _step(steps, current, axis, after)
@@ -81,6 +84,15 @@ def transitions(source: Placements, target: Placements) -> tuple[Step, ...]:
         axis, placement = target.items[-1]
         raise InterleavedError(axis, placement.dim or placement.kind.value)
     return tuple(_merged(steps))
+
+
+def _stored_inside(source: Placements, target: Placements) -> list[str]:
+    """Axes of storage, innermost first, that the target cuts in another order or not at all."""
+    before, after = source.axes_of(PlacementKind.STORED), target.axes_of(PlacementKind.STORED)
+    num_common = 0
+    while num_common < min(len(before), len(after)) and before[num_common] == after[num_common]:
+        num_common += 1
+    return list(reversed(before[num_common:]))
 
 
 def _step(steps: list[Step], current: Placements, axis: str, after: Placement) -> Placements:

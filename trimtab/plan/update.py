@@ -215,6 +215,7 @@ class _Updater:
             if is_apart and self._pipeline.axis is not None:
                 placements = placements.put(self._pipeline.axis, PARTIAL)  # Each stage has its own use.
             dtype = parameter.dtypes[Table.GRADS.value]
+            placements = self._in_mesh_order(placements)
             names.append(builder.value(name, parameter.dims, parameter.shape, placements, dtype))
         if len(names) > 1 and not is_apart and uses[0][1].is_same(uses[1][1]):
             names = [self._tied(parameter, names)]
@@ -227,15 +228,22 @@ class _Updater:
         target = parameter.stored[Table.STATES.value]
         name = names[0]
         for axis in self._averaged:
-            name = self._set_apart(name, axis)
+            name = self._set_apart(name, axis, parameter.name)
         return builder.laid_out(name, target, _because_states(parameter))
 
-    def _set_apart(self, name: str, axis: str) -> str:
+    def _in_mesh_order(self, placements: Placements) -> Placements:
+        """Sums last and in mesh order, so that all gradients are summed over one axis before another."""
+        for axis, _ in self._bound.mesh.axes:
+            if placements.on(axis) == PARTIAL:
+                placements = placements.put(axis, REPLICATED).put(axis, PARTIAL)
+        return placements
+
+    def _set_apart(self, name: str, axis: str, parameter: str) -> str:
         """The gradient of a parameter that is averaged over an axis: no summand of anything there."""
         placements = self._builder.values[name].placements
         if placements.on(axis) != PARTIAL:
             return name
-        own = self._builder.like(f"own:{name.partition(':')[2]}", name, placements.put(axis, VARYING))
+        own = self._builder.like(f"own {axis}:{parameter}", name, placements.put(axis, VARYING))
         self._builder.add(OperatorKind.SET_APART, [name], [own], COMPUTED)
         return own
 
@@ -256,8 +264,7 @@ class _Updater:
         return summed
 
     def _why(self, step: Step) -> Because:
-        cut = self._bound.batch_axes.get(step.axes[0]) or self._bound.attention.get(step.axes[0])
-        return Because(reason="sum of gradients", line=cut.line if cut else None)
+        return Because(reason="sum of gradients", line=self._bound.data_line(step.axes[0]))
 
     def _tied(self, parameter: Parameter, names: Sequence[str]) -> str:
         """Both uses of a tied matrix, added."""
@@ -310,7 +317,10 @@ class _Updater:
         new = builder.like(f"new:{name}", old, applied)
         builder.add(OperatorKind.UPDATE, [gradient, piece], [new], COMPUTED, parameters=[name])
         done = builder.laid_out(new, kept, _because_states(parameter))
-        for axis, averaging in self._bound.averages.get(name, {}).items():
+        averages = self._bound.averages.get(name, {})
+        for axis, averaging in (
+            (axis, averages[axis]) for axis, _ in self._bound.mesh.axes if axis in averages
+        ):
             averaged = builder.like(f"average {axis}:{name}", old, kept)
             builder.operators.append(
                 Operator(
@@ -322,7 +332,9 @@ class _Updater:
                     transfer=Transfer(
                         axes=(axis,),
                         wire=averaging.wire or builder.values[done].dtype,
-                        is_sealed=axis in self._bound.sealed[Table.PARAMS],
+                        compress=averaging.compress,
+                        compress_argument=averaging.compress_argument,
+                        is_sealed=self._bound.is_sealed(Table.PARAMS, name, [axis]),
                     ),
                     every=averaging.every,
                 )

@@ -7,8 +7,9 @@ sum that is missing, made twice or made over another axis gives an operand a typ
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from trimtab.plan.block_builder import base_name
 from trimtab.plan.forward import DATA_DIMS
-from trimtab.plan.physical import Plan
+from trimtab.plan.physical import SCALARS, Plan
 from trimtab.plan.placements import (
     PARTIAL,
     REPLICATED,
@@ -124,6 +125,10 @@ class _Checker:
         for operator in (*block.recompute, *block.backward):
             yield from self.check(operator)
         yield from self._every_gradient(block)
+
+    def made(self) -> frozenset[str]:
+        """Values that are there by now."""
+        return frozenset(self._made)
 
     def give(self, names: Iterable[str]) -> None:
         """Values that are there before the first operator."""
@@ -416,7 +421,7 @@ def _vocabulary(operands: _Operands) -> list[Placement] | None:
 def _loss(operands: _Operands) -> list[Placement] | None:
     logits, targets, *sums = operands.inputs
     if logits == split("vocab"):
-        is_whole = targets == REPLICATED and len(sums) == 1 and sums[0] == REPLICATED
+        is_whole = targets == REPLICATED and sums == [REPLICATED, REPLICATED]
         return [REPLICATED] if is_whole else None
     if any(other != logits for other in (targets, *sums)):
         return None
@@ -509,6 +514,17 @@ class _UpdateChecker:
             yield from self._checker.check(operator)
         yield from self._accumulated()
         yield from self._updated()
+        yield from self._counted()
+
+    def _counted(self) -> Iterator[Wrong]:
+        """What every rank must know of the whole step ends as a sum over all that have a part of it."""
+        for name in SCALARS:
+            if name not in self._plan.update.values:
+                continue
+            made = [value for value in self._checker.made() if base_name(value) == name]
+            layouts = [self._plan.update.values[value].placements for value in made]
+            if not any(not layout.axes_of(PlacementKind.PARTIAL) for layout in layouts):
+                yield Wrong(f"{name!r} is never summed: every rank would go on with its own part", None)
 
     def _accumulated(self) -> Iterator[Wrong]:
         """What blocks add up is what the update starts from."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from trimtab.spec import resolved
-from trimtab.spec.cards import Engine, Job
+from trimtab.spec.cards import Engine, Job, Parallelism
 from trimtab.spec.constants import resolve_constants
 from trimtab.spec.contradictions import DEVICES, Contradiction, contradictions
 from trimtab.spec.errors import JobFileError, Place, Problem, StrategyError, render_problem
@@ -18,6 +18,7 @@ from trimtab.spec.language import (
     check_program,
     num_replicas,
     parse_located,
+    print_program,
     resolve_layout,
 )
 from trimtab.spec.located_text import LocatedText
@@ -86,6 +87,13 @@ def load_job(
     return _Checker(whole, reader.documents).check()
 
 
+def _with_presets_written_out(job: Job, program: Program) -> Job:
+    """The job with the formulas that its presets stand for: a later release may change a preset, not a run."""
+    if not program.uses:
+        return job
+    return job.model_copy(update={"parallelism": Parallelism(text=print_program(program))})
+
+
 @dataclass(slots=True)
 class _Checker:
     """Turns one tree of values into a job, collecting problems on the way."""
@@ -101,7 +109,7 @@ class _Checker:
             self.problems = [*written, *self.problems, *check_names(program)]
             raise JobFileError(self.problems, self.documents)
         replicas = num_replicas(program, written.orchestration.devices)
-        job = resolve_constants(written, replicas=replicas)
+        job = _with_presets_written_out(resolve_constants(written, replicas=replicas), program)
         self.problems += [self._problem(contradiction) for contradiction in contradictions(job, replicas)]
         self.problems += check_program(program, job.orchestration.devices, devices_at=self._place(DEVICES))
         if self.problems:

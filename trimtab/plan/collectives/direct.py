@@ -17,10 +17,9 @@ def direct(request: Request) -> Iterator[Send]:
 
 
 def exchange(request: Request) -> Iterator[Send]:
-    """An all-to-all: an n-th of the elements to each other rank."""
-    part = -(-request.elements // request.ranks)
+    """An all-to-all: one piece to each other rank."""
     for source, target in _pairs(request.ranks):
-        yield Send(source, target, part)
+        yield Send(source, target, request.piece)
 
 
 def _pairs(ranks: int) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,8 @@ class Request:
     Args:
         kind: ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER or ALL_TO_ALL.
         elements: That each rank puts in: the whole tensor for sums and all-to-all, the own piece for a gather.
-        piece: Elements of one rank's piece of the result of a sum that is scattered, or of the sum that is
-            gathered again.
+        piece: Elements that one rank ends up with of a sum that is scattered, or sends to each other rank in an
+            all-to-all; of a sum that all get, an n-th.
         places: For each rank of the group, in order, the place of each level that it stands on, smallest first:
             ``((node, rack, site), …)``.
     """

@@ -38,12 +38,18 @@ def sends_of(route: str, request: Request, levels: Sequence[str] = ()) -> tuple[
     if request.ranks == 1:
         return ()
     if route == "hierarchical":
+        _check_sum(request)
         indices = [LEVELS.index(level) for level in levels] or [0]
         _check_places(request, indices, levels or ("node",))
         return tuple(hierarchical(request, indices))
     if route in ("tree", "recursive_doubling"):
         _check_whole(route, request)
     return tuple(ROUTES[route](request))
+
+
+def _check_sum(request: Request) -> None:
+    if request.kind not in (OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER):
+        raise RouteError(f"hierarchical is a route for sums; {request.kind.value} goes by ring or native")
 
 
 def _check_whole(route: str, request: Request) -> None:

@@ -14,6 +14,8 @@ def fuse(
 ) -> tuple[Operator, ...]:
     """Operators with one key as one operator with all their inputs.
 
+    Only operators with as many fusable ones before them are fused: no group then waits for itself.
+
     Args:
         operators: In an order that respects who makes what.
         key: Operators with equal keys may be fused; None for those that stay alone.
@@ -22,14 +24,17 @@ def fuse(
 
     Returns: The operators in an order that respects who makes what.
     """
+    operators = tuple(operators)
+    depths = _depths(operators, key)
     open_groups: dict[Hashable, list[Operator]] = {}
     groups: list[list[Operator]] = []
     filled: dict[int, int] = {}
     for operator in operators:
-        kind = key(operator)
+        kind: Hashable | None = key(operator)
         if kind is None:
             groups.append([operator])
             continue
+        kind = (kind, depths[id(operator)])
         group = open_groups.get(kind)
         limit = operator.transfer.bucket_bytes if operator.transfer else None
         grown = filled.get(id(group), 0) + (size(operator) if size else 0)
@@ -42,15 +47,30 @@ def fuse(
     return in_order([_joined(group) for group in groups])
 
 
+def _depths(operators: Sequence[Operator], key: Callable[[Operator], Hashable | None]) -> Mapping[int, int]:
+    """For each operator, by identity, the fusable ones on the longest way to it."""
+    made: dict[str, int] = {}
+    found = {}
+    for operator in operators:
+        depth = max((made.get(name, 0) for name in operator.inputs), default=0)
+        found[id(operator)] = depth
+        after = depth + (key(operator) is not None)
+        made |= dict.fromkeys(operator.outputs, after)
+    return found
+
+
 def in_order(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     """The operators so that each comes after those that make its inputs, otherwise as they stand."""
     waiting = list(operators)
     makers: Mapping[str, Operator] = {name: operator for operator in waiting for name in operator.outputs}
     done: dict[int, Operator] = {}
+    begun: set[int] = set()
 
     def emit(operator: Operator) -> None:
         if id(operator) in done:
             return
+        assert id(operator) not in begun, f"{operator.outputs[0]} is made of itself"
+        begun.add(id(operator))
         for name in operator.inputs:
             if name in makers:
                 emit(makers[name])

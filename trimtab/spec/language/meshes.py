@@ -83,6 +83,13 @@ def _axis_problems(axes: Sequence[AxisSize]) -> Iterator[Problem]:
         if name in seen:
             others = (Place(span=seen[name].span, note=f"{name!r} is declared here first"),)
             yield Problem(span=axis.axis.span, message=f"axis {name!r} is declared twice", others=others)
+        elif name.lower() in {known.lower() for known in seen}:
+            other = next(known for known in seen if known.lower() == name.lower())
+            others = (Place(span=seen[other].span, note=f"{other!r} is declared here"),)
+            message = f"axes {other!r} and {name!r} differ in the size of letters only"
+            yield Problem(
+                span=axis.axis.span, message=message, others=others, hint="Name one of them otherwise."
+            )
         seen.setdefault(name, axis)
         if axis.size is not None and axis.size < 1:
             message = f"axis {name!r} has size {axis.size}; it must be at least 1"
