@@ -6,7 +6,8 @@ import sys
 import pytest
 
 VERBS = [
-    "run", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "checkpoints",
+    "run", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "import", "export",
+    "checkpoints",
 ]  # fmt: skip
 
 OPTIONS = {
@@ -20,6 +21,8 @@ OPTIONS = {
     "doctor": {"--json"},
     "schema": set(),
     "init": {"--json"},
+    "import": {"--out", "--devices", "--json"},
+    "export": {"--set", "--out", "--json"},
 }
 
 ASK = """
@@ -120,7 +123,9 @@ def yardstick_s():
     return min(_cpu_s("import typer, pydantic, yaml") for _ in range(3))
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("explain", "job.yaml"), ("schema",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("explain", "job.yaml"), ("schema",), ("export", "torchrun", "job.yaml")]
+)
 def test_answers_without_tensors_come_at_once(desk, yardstick_s, arguments):
     """Under 0.3 s, without torch. Both sides are measured here and now: a busy machine is not the command's fault."""
     assert min(_cpu_s(ASK, *arguments) for _ in range(3)) < 4 * yardstick_s
@@ -129,7 +134,8 @@ def test_answers_without_tensors_come_at_once(desk, yardstick_s, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [("report", "quick-1"), ("compare", "quick-1", "quick-1"), ("checkpoints", "ls", "quick-1"), ("doctor",),
-     ("checkpoints", "verify", "quick-1"), ("run", "job.yaml", "--dry-run"), ("stop", "quick-1")],
+     ("checkpoints", "verify", "quick-1"), ("run", "job.yaml", "--dry-run"), ("stop", "quick-1"), ("import", "megatron", "--", "--num-layers", "2"),
+     ("export", "megatron", "job.yaml")],
 )  # fmt: skip
 def test_no_verb_that_only_reads_imports_torch(written_run, arguments):
     """A laptop without torch can look at a run."""

@@ -25,7 +25,7 @@ Injections = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="The job file.")]
-System = Annotated[str, typer.Argument(metavar="SYSTEM", help="The other system.")]
+System = Annotated[str, typer.Argument(metavar="SYSTEM", help="The other system, such as megatron.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory or its unique name.")]
 
 app = typer.Typer(
@@ -198,7 +198,7 @@ def import_(
     ] = None,
     is_json: AsJson = False,
 ) -> int:
-    """Turn settings of megatron into a job file."""
+    """Turn settings of another system into a job file."""
     from trimtab.app.migrating import import_file
 
     return import_file(system, words or (), target=target, devices=devices, is_json=is_json)
@@ -214,7 +214,7 @@ def export_(
     ] = None,
     is_json: AsJson = False,
 ) -> int:
-    """Write a job as a launch of megatron or torchrun."""
+    """Write a job as another system's settings."""
     from trimtab.app.migrating import export_file
 
     return export_file(system, job, overrides or (), target=target, is_json=is_json)

@@ -1,5 +1,8 @@
 """A job as a line for torchrun: who starts its ranks by hand on every machine."""
 
+import math
+import shlex
+
 from trimtab.spec.cards import Engine
 from trimtab.spec.migration.settings import Export
 from trimtab.spec.migration.sheets import Sheet
@@ -20,6 +23,8 @@ def write_torchrun(exportable: Exportable) -> Export:
     sheet.carry("orchestration.devices", str(job.orchestration.devices), *words[:2])
     restarts = f"--max-restarts {job.fault_tolerance.restarts.node_loss}"
     sheet.carry("fault_tolerance.restarts.node_loss", str(job.fault_tolerance.restarts.node_loss), restarts)
+    grace = f"--shutdown-timeout {max(1, math.ceil(job.orchestration.grace))}"
+    sheet.carry("orchestration.grace", f"{job.orchestration.grace:g}s", grace)
     sheet.carry("run", job.run, f"--rdzv-id {job.run}")
     if job.orchestration.engine is not Engine.TORCHRUN:
         reason = (
@@ -30,13 +35,14 @@ def write_torchrun(exportable: Exportable) -> Export:
         "torchrun",
         *words,
         restarts,
+        grace,
         f"--rdzv-id {job.run}",
         "--rdzv-backend c10d",
         "--rdzv-endpoint HOST:PORT",
     ]
     return Export(
         target="torchrun",
-        text=f"{' '.join([*line, '-m', RANK_MODULE, exportable.name])}\n",
+        text=f"{' '.join([*line, '-m', RANK_MODULE, shlex.quote(exportable.name)])}\n",
         settings=tuple(sheet.settings),
         warnings=tuple(sheet.warnings),
     )

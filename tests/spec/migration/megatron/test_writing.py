@@ -91,7 +91,11 @@ def test_uneven_stages_become_a_layout():
 @pytest.mark.parametrize(
     ("mesh", "formula", "reason"),
     [
-        ("dp *", "AVERAGE params OVER dp EVERY 8 STEPS USING nesterov(0.7)", "replicas there take every step together"),
+        (
+            "dp *",
+            "AVERAGE params OVER dp EVERY 8 STEPS USING nesterov(0.7)",
+            "replicas there take every step together",
+        ),
         ("dp *", "SEAL grads OVER dp", "nothing is encrypted"),
         ("dp *", "REDUCE grads OVER dp COMPRESS powersgd(4)", "gradients are not compressed there"),
         ("dp *", "STORE params OVER dp", "what is divided there is states, then grads too"),
@@ -115,7 +119,11 @@ def test_formulas_without_flags(mesh, formula, reason):
 @pytest.mark.parametrize(
     ("mesh", "formula", "reason"),
     [
-        ("dp *, tp 2 WITHIN node", "SPLIT heads, mlp, vocab OVER tp", "nothing there demands that an axis stays inside"),
+        (
+            "dp *, tp 2 WITHIN node",
+            "SPLIT heads, mlp, vocab OVER tp",
+            "nothing there demands that an axis stays inside",
+        ),
         ("tp 2, dp *", "SPLIT heads, mlp, vocab OVER tp", "neighbours are other devices"),
     ],
 )
@@ -144,7 +152,9 @@ def test_other_schedules_are_told(name):
 def test_every_flag_is_one_that_megatron_takes():
     """A misspelt flag ends the launch with a usage message."""
     everything = "SPLIT heads, mlp, vocab OVER tp\n  SPLIT layers OVER pp USING 1f1b\n  STORE params, grads, states OVER dp\n"
-    everything += "  RECOMPUTE activations WHERE name LIKE '%.mlp.%'\n  KEEP states IN bf16\n  OFFLOAD states TO host"
+    everything += (
+        "  RECOMPUTE activations WHERE name LIKE '%.mlp.%'\n  KEEP states IN bf16\n  OFFLOAD states TO host"
+    )
     text = export(everything, mesh="pp 2, dp *, tp 2").text
     words = shlex.split(text.partition("pretrain_gpt.py")[2].replace("\\\n", " "))
     flags = [word for word in words if word.startswith("--")]
@@ -233,7 +243,9 @@ def test_secrets_are_not_written():
 def test_paths_are_quoted():
     """A blank or a dollar in a path must not become two words or a variable."""
     job = JOB.format(formula="", mesh="dp *", devices=8, model="")
-    job = job.replace("engine: torchrun", "engine: torchrun, runs: '/a b/$C'").replace("text: python-stdlib", "text: [a b, c]")
+    job = job.replace("engine: torchrun", "engine: torchrun, runs: '/a b/$C'").replace(
+        "text: python-stdlib", "text: [a b, c]"
+    )
     text = exporter_for("megatron")(exportable(load_job(job, source="job.yaml", read=lambda path: ""))).text
     assert "--save '/a b/$C'" in text
     assert "--data-path 'a b' c" in text
@@ -250,12 +262,24 @@ def test_a_class_of_the_users_own():
     assert any("its class is your own" in warning for warning in found.warnings)
 
 
-@pytest.mark.parametrize(("devices", "per_node", "words"), [(8, 4, ("2", "4")), (6, 4, ("2", "3")), (1, None, ("1", "1")), (16, None, ("2", "8"))])
+@pytest.mark.parametrize(
+    ("devices", "per_node", "words"),
+    [(8, 4, ("2", "4")), (6, 4, ("2", "3")), (1, None, ("1", "1")), (16, None, ("2", "8"))],
+)
 def test_launcher(devices, per_node, words):
     """Ranks that do not fill machines leave the launch waiting for more."""
     text = JOB.format(formula="", mesh="dp *", devices=devices, model="").replace("batch: 64", "batch: 48")
     loaded = load_job(text, source="job.yaml", read=lambda path: "")
-    found = exporter_for("megatron")(Exportable(loaded=loaded, name="job.yaml", network=exportable(loaded).network, devices_per_node=per_node))
-    assert re.search(r"torchrun --nnodes (\d+) --nproc-per-node (\d+) \\\n +pretrain_gpt.py", found.text).groups() == words
+    found = exporter_for("megatron")(
+        Exportable(
+            loaded=loaded, name="job.yaml", network=exportable(loaded).network, devices_per_node=per_node
+        )
+    )
+    assert (
+        re.search(
+            r"torchrun --nnodes (\d+) --nproc-per-node (\d+) \\\n +pretrain_gpt.py", found.text
+        ).groups()
+        == words
+    )
     source = Source(text=found.text, name="x.sh", networks=NETWORKS)
     assert importer_for("megatron")(source).job["orchestration"]["devices"] == devices

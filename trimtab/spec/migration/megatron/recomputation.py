@@ -66,21 +66,23 @@ def _uniform(count: int) -> str:
 
 def _block(stages: Sequence[Stage], count: int) -> str:
     """All of the first layers of each stage but their outputs."""
-    spans: list[tuple[int, int]] = []
-    for stage in stages:
-        end = min(stage.first + count, stage.end)
-        if spans and spans[-1][1] == stage.first:
-            spans[-1] = (spans[-1][0], end)
-        elif end > stage.first:
-            spans.append((stage.first, end))
-    if spans == [(0, stages[-1].end)]:
+    sizes = {stage.end - stage.first for stage in stages}
+    if max(sizes) <= count:
         return _uniform(1)
-    ranges = [
-        f"layer = {first}" if end == first + 1 else f"layer BETWEEN {first} AND {end - 1}"
-        for first, end in spans
-    ]
-    rows = ranges[0] if len(ranges) == 1 else f"({' OR '.join(ranges)})"
+    if len(stages) > 1 and len(sizes) == 1:
+        rows = f"layer % {max(sizes)} < {count}"
+    else:
+        ranges = [
+            _range(stage.first, min(stage.first + count, stage.end))
+            for stage in stages
+            if stage.end > stage.first
+        ]
+        rows = ranges[0] if len(ranges) == 1 else f"({' OR '.join(ranges)})"
     return f"{rows} AND NOT {_BORDER}"
+
+
+def _range(first: int, end: int) -> str:
+    return f"layer = {first}" if end == first + 1 else f"layer BETWEEN {first} AND {end - 1}"
 
 
 def _selective(draft: Draft, *, has_experts: bool) -> None:
