@@ -10,7 +10,8 @@ import pytest
 
 from tests.house.markdown import ROOT, Block, blocks, documents, links, read, table_after, tracked_files
 from trimtab.app.cli import run_cli
-from trimtab.catalog import family_names, network
+from trimtab.app.migrating import network_fields
+from trimtab.catalog import family_names, network, network_names
 from trimtab.plan import COLUMNS, Table, rows_of
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of
@@ -31,10 +32,11 @@ from trimtab.spec.language.vocabulary import (
     TYPES,
     VERBS,
 )
+from trimtab.spec.migration import Fate, Source, importer_for
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
-HARMLESS = {"explain", "schema", "strategy", "--help"}
-"""Commands that start no training and write nothing."""
+HARMLESS = {"explain", "schema", "strategy", "import", "export", "--help"}
+"""Commands that start no training and, without --out, write nothing."""
 
 
 def name_of(block: Block) -> str:
@@ -89,7 +91,8 @@ def test_every_command_that_starts_nothing_runs(
     """What a document shows must be what the reader sees; `...` stands for lines that are left out."""
     monkeypatch.chdir(ROOT)
     assert run_cli(arguments) == ExitCode.DONE, place
-    actual = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    said = capsys.readouterr()
+    actual = [line.rstrip() for line in (said.out + said.err).splitlines()]
     shown = [line for line in printed if line.strip() not in ("", "...")]
     missing = [line for line in shown if line.rstrip() not in actual]
     assert not missing, f"{place} shows what trimtab does not print: {missing}"
@@ -300,3 +303,26 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
     assert "make run" in head
     assert "make test" in head
     assert Path(ROOT / "Makefile").is_file()
+
+
+def test_flags_of_megatron_become_the_formulas_that_are_listed() -> None:
+    """Who moves in looks up the flags of their own script here."""
+    rows = table_after("docs/migrating.md", "## Flags and formulas")
+    assert len(rows) >= 20
+    networks = {name: network_fields(network(name)) for name in network_names()}
+    shape = (
+        "--num-layers",
+        "8",
+        "--hidden-size",
+        "256",
+        "--num-attention-heads",
+        "8",
+        "--global-batch-size",
+        "64",
+    )
+    for flags, formula in rows:
+        words = flags.strip("`").split()
+        source = Source(text="", name="flags", flags=(*shape, *words), devices=16, networks=networks)
+        migration = importer_for("megatron")(source)
+        assert formula.strip("`") in migration.formulas.splitlines(), flags
+        assert not [found for found in migration.settings if found.fate is Fate.IMPOSSIBLE], flags

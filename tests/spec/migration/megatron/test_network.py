@@ -133,6 +133,14 @@ def test_a_network_without_a_shape_is_refused(migrate, name):
         migrate(text=" ".join(f"{flag} {value}" for flag, value in shape.items()))
 
 
+@pytest.mark.parametrize(("flags", "context"), [("--seq-length 4096", 4096), ("", 2048)])
+def test_a_sample_fits_the_context(migrate, flags, context):
+    """Configurations of Megatron Core name the sequence alone; a preset with a shorter context would be refused."""
+    shape = "--num-layers 9 --hidden-size 256 --num-attention-heads 8"
+    migration = migrate(text=f"{shape} {flags}\n")
+    assert built(migration).context == loaded(migration).job.data.sequence == context
+
+
 def test_too_many_layers(migrate):
     """A typing error must not fill the memory with stages."""
     with pytest.raises(MigrationError, match="no network has more than"):

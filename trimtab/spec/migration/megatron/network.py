@@ -41,22 +41,35 @@ def read_network(draft: Draft, *, tensor: int) -> Shape:
     draft.set("model.preset", choice.preset)
     for field, value in choice.changes.items():
         draft.set(f"model.{field}", value)
+    _widen_context(draft, choice.preset, wanted)
     for field, (flags, reason) in _SOURCES.items():
         for flag in flags:
             _tell(draft, flag, field, choice, wanted, reason)
     return Shape(layers=wanted["layers"], has_experts=bool(wanted["experts"]))
 
 
+def _widen_context(draft: Draft, preset: str, wanted: dict[str, Any]) -> None:
+    """A preset whose context nobody changes must hold a sample."""
+    sequence = _sequence(draft)
+    if "context" not in wanted and sequence > draft.networks.get(preset, {}).get("context", 0):
+        draft.set("model.context", sequence)
+        draft.notes["model.context"] = "as long as a sample"
+
+
 def read_sequence(draft: Draft) -> int:
     """The tokens of a sample, set under data."""
-    sequence = draft.flags.positive("--seq-length") or draft.flags.positive("--encoder-seq-length")
-    if sequence is None:
-        sequence = draft.flags.positive("--max-position-embeddings") or 2048
+    sequence = _sequence(draft)
+    if all(name not in draft.flags for name in ("--seq-length", "--encoder-seq-length")):
         draft.warnings.append(f"nothing says how long a sample is; data.sequence is {sequence}")
     draft.set("data.sequence", sequence)
     for flag in ("--seq-length", "--encoder-seq-length"):
         draft.carry(flag, "data.sequence")
     return sequence
+
+
+def _sequence(draft: Draft) -> int:
+    names = ("--seq-length", "--encoder-seq-length", "--max-position-embeddings")
+    return next((length for name in names if (length := draft.flags.positive(name))), 2048)
 
 
 _SOURCES: dict[str, tuple[tuple[str, ...], str]] = {
