@@ -37,7 +37,7 @@ def test_what_is_changed_gives_the_network_that_was_wanted():
 
 def test_fewest_changes_win_then_the_nearest_size():
     """The reader compares with what he knows."""
-    llama = {key: value for key, value in NETWORKS["llama2-13b"].items() if key not in ("name",)}
+    llama = {key: value for key, value in NETWORKS["llama2-13b"].items() if key != "name"}
     assert choose_preset({**llama, "layers": 41}, NETWORKS).changes == {"layers": 41}
     assert choose_preset({"layers": 30}, NETWORKS).preset != "gpt3-175b"
 

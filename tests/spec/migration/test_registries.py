@@ -13,6 +13,6 @@ def test_systems_are_found_by_name(find, table):
     for name in table:
         assert find(name) is table[name]
     with pytest.raises(
-        MigrationError, match="unknown system 'megatorn'; there are .*megatron.* Did you mean 'megatron'"
+        MigrationError, match=r"unknown system 'megatorn'; there are .*megatron.* Did you mean 'megatron'"
     ):
         find("megatorn")
