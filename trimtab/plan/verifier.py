@@ -521,8 +521,11 @@ class _UpdateChecker:
         for name in SCALARS:
             if name not in self._plan.update.values:
                 continue
-            made = [value for value in self._checker.made() if base_name(value) == name]
-            layouts = [self._plan.update.values[value].placements for value in made]
+            layouts = [
+                self._plan.update.values[value].placements
+                for value in self._checker.made()
+                if value.startswith(name) and base_name(value) == name
+            ]
             if not any(not layout.axes_of(PlacementKind.PARTIAL) for layout in layouts):
                 yield Wrong(f"{name!r} is never summed: every rank would go on with its own part", None)
 
