@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trimtab.spec.language import Predicate, RecomputeStatement, Value, compile_predicate
-from trimtab.spec.migration.megatron.conditions import where
+from trimtab.spec.migration.conditions import where
 
 _MODULES = {
     "mlp": "name LIKE '%.mlp.%'",

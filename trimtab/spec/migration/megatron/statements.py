@@ -21,10 +21,10 @@ from trimtab.spec.language import (
     compile_predicate,
     print_statement,
 )
-from trimtab.spec.migration.megatron.conditions import where
+from trimtab.spec.migration.conditions import where
 from trimtab.spec.migration.megatron.recomputed import recompute_flags
-from trimtab.spec.migration.megatron.roles import Roles, find_roles, has_levels, role_of
 from trimtab.spec.migration.megatron.written_stages import layers_of_stages, layout_string
+from trimtab.spec.migration.roles import Roles, find_roles, has_levels, role_of
 from trimtab.spec.migration.sheets import Sheet
 
 _SEQUENCE_FLAGS = {"ring": "p2p", "ulysses": "a2a", "allgather": "allgather"}

@@ -1,17 +1,13 @@
 """Keys of a job as flags of Megatron-LM."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from trimtab.spec.cards import Job
+from trimtab.spec.migration.keys import Key, keys_of, text_of
 from trimtab.spec.migration.settings import Fate
 from trimtab.spec.migration.sheets import Sheet
 from trimtab.spec.migration.targets import Exportable
-from trimtab.spec.resolved import plain_values
-
-_DEFAULT = "default"
 
 _FLAGS: Mapping[str, str] = {
     "data.sequence": "--seq-length",
@@ -66,20 +62,19 @@ _SCHEDULES = {
 
 def write_keys(sheet: Sheet, exportable: Exportable) -> None:
     """Every key that was written, or that a flag says, with its flags or why there is none; networks elsewhere."""
-    loaded = exportable.loaded
-    for path, value in _leaves(plain_values(loaded.job), ()):
-        origin = loaded.origins.get(path, _DEFAULT)
+    for key in keys_of(exportable.loaded):
+        path = key.path
         writer = next(
             (found for start, found in _WRITERS if path == start or path.startswith(f"{start}.")), None
         )
-        if path.startswith("model.") or path == "parallelism":
+        if path.startswith("model."):
             continue
         if path in _FLAGS:
-            sheet.carry(path, _text(value), f"{_FLAGS[path]} {_words(value)}")
+            sheet.carry(path, key.text, f"{_FLAGS[path]} {_words(key.value)}")
         elif writer is not None:
-            writer(sheet, _Key(path=path, value=value, is_default=_DEFAULT in origin, job=loaded.job))
-        elif _DEFAULT not in origin:
-            _tell(sheet, path, value, *_left(path))
+            writer(sheet, key)
+        elif not key.is_default:
+            _tell(sheet, path, key.value, *_left(path))
 
 
 def _left(path: str) -> tuple[Fate, str]:
@@ -89,62 +84,29 @@ def _left(path: str) -> tuple[Fate, str]:
 
 def _tell(sheet: Sheet, path: str, value: Any, fate: Fate, reason: str) -> None:
     if fate is Fate.IMPOSSIBLE:
-        sheet.refuse(path, _text(value), reason)
+        sheet.refuse(path, text_of(value), reason)
     else:
-        sheet.drop(path, _text(value), reason)
-
-
-def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, (*prefix, key))
-        else:
-            yield ".".join((*prefix, key)), value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    if isinstance(value, list | tuple):
-        return " ".join(_text(item) for item in value)
-    return str(value)
+        sheet.drop(path, text_of(value), reason)
 
 
 def _words(value: Any) -> str:
     """The value as words of a shell."""
     if isinstance(value, list | tuple):
         return " ".join(_words(item) for item in value)
-    return shlex.quote(_text(value))
+    return shlex.quote(text_of(value))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Key:
-    """A key with its value, and the job that it belongs to."""
-
-    path: str
-    value: Any
-    is_default: bool
-    job: Job
-
-    @property
-    def text(self) -> str:
-        """The value as text."""
-        return _text(self.value)
+_Writer = Callable[[Sheet, Key], None]
 
 
-_Writer = Callable[[Sheet, _Key], None]
-
-
-def _text_of_training(sheet: Sheet, key: _Key) -> None:
+def _text_of_training(sheet: Sheet, key: Key) -> None:
     reason = (
         "make .bin and .idx files of the text with tools/preprocess_data.py, and name their common beginning"
     )
     sheet.change(key.path, key.text, f"--data-path {_words(key.value)}", reason=reason)
 
 
-def _tokenizer(sheet: Sheet, key: _Key) -> None:
+def _tokenizer(sheet: Sheet, key: Key) -> None:
     if key.path != "data.tokenizer":
         sheet.refuse(key.path, key.text, "a tokenizer is trained before, not by the run")
     elif key.value == "bytes":
@@ -161,29 +123,32 @@ def _tokenizer(sheet: Sheet, key: _Key) -> None:
         )
 
 
-def _held_out(sheet: Sheet, key: _Key) -> None:
+def _held_out(sheet: Sheet, key: Key) -> None:
     parts = round(key.value * 10_000)
     reason = "by position in the text, not by document"
     sheet.change(key.path, key.text, f"--split {10_000 - parts},{parts},0", reason=reason)
 
 
-def _packing(sheet: Sheet, key: _Key) -> None:
+def _packing(sheet: Sheet, key: Key) -> None:
     if key.value == "pack":
         sheet.drop(key.path, key.text, "documents one after the other, as there")
     else:
         sheet.refuse(key.path, key.text, "documents follow one another in a sample there")
 
 
-def _optimizer(sheet: Sheet, key: _Key) -> None:
+def _optimizer(sheet: Sheet, key: Key) -> None:
     if key.path.endswith("adamw.betas"):
         sheet.carry(
-            key.path, key.text, f"--adam-beta1 {_text(key.value[0])}", f"--adam-beta2 {_text(key.value[1])}"
+            key.path,
+            key.text,
+            f"--adam-beta1 {text_of(key.value[0])}",
+            f"--adam-beta2 {text_of(key.value[1])}",
         )
     elif not key.is_default:
         _tell(sheet, key.path, key.value, *_LEFT[key.path])
 
 
-def _lr_schedule(sheet: Sheet, key: _Key) -> None:
+def _lr_schedule(sheet: Sheet, key: Key) -> None:
     name, _, setting = key.path.removeprefix("train.lr_schedule.").partition(".")
     if name not in _SCHEDULES:
         reason = "courses of the rate there are constant, linear, cosine and inverse square root"
@@ -194,21 +159,21 @@ def _lr_schedule(sheet: Sheet, key: _Key) -> None:
         )
     else:
         rate = getattr(key.job.train.optimizer.chosen, "lr", 0.0) * key.value
-        sheet.change(key.path, key.text, f"--min-lr {_text(rate)}", reason="as a rate, not as a fraction")
+        sheet.change(key.path, key.text, f"--min-lr {text_of(rate)}", reason="as a rate, not as a fraction")
 
 
-def _clip(sheet: Sheet, key: _Key) -> None:
+def _clip(sheet: Sheet, key: Key) -> None:
     sheet.carry(key.path, key.text, f"--clip-grad {0 if key.value == 'off' else key.text}")
 
 
-def _compute(sheet: Sheet, key: _Key) -> None:
+def _compute(sheet: Sheet, key: Key) -> None:
     if key.value == "bf16":
         sheet.carry(key.path, key.text, "--bf16")
     else:
         sheet.drop(key.path, key.text, "fp32, as without a flag")
 
 
-def _evaluate(sheet: Sheet, key: _Key) -> None:
+def _evaluate(sheet: Sheet, key: Key) -> None:
     every = key.job.train.evaluate.every
     if every:
         flag = "--eval-interval" if key.path.endswith("every") else "--eval-iters"
@@ -217,11 +182,11 @@ def _evaluate(sheet: Sheet, key: _Key) -> None:
         sheet.refuse(key.path, key.text, "text is scored every so many steps there, at least 1")
 
 
-def _devices(sheet: Sheet, key: _Key) -> None:
+def _devices(sheet: Sheet, key: Key) -> None:
     sheet.drop(key.path, key.text, "the launcher starts one rank a device: see `trimtab export torchrun`")
 
 
-def _grace(sheet: Sheet, key: _Key) -> None:
+def _grace(sheet: Sheet, key: Key) -> None:
     sheet.change(
         key.path,
         key.text,
@@ -230,20 +195,20 @@ def _grace(sheet: Sheet, key: _Key) -> None:
     )
 
 
-def _environment(sheet: Sheet, key: _Key) -> None:
+def _environment(sheet: Sheet, key: Key) -> None:
     if key.path.startswith("orchestration.environment.set."):
         name = key.path.rpartition(".")[2]
         sheet.drop(key.path, key.text, f"exported before the launch: {name}")
 
 
-def _runs(sheet: Sheet, key: _Key) -> None:
+def _runs(sheet: Sheet, key: Key) -> None:
     if key.job.fault_tolerance.checkpoint.every == "off":
         sheet.drop(key.path, key.text, "nothing is saved")
     else:
         sheet.carry(key.path, key.text, f"--save {_words(key.value)}")
 
 
-def _checkpoint(sheet: Sheet, key: _Key) -> None:
+def _checkpoint(sheet: Sheet, key: Key) -> None:
     if isinstance(key.value, int):
         sheet.carry(key.path, key.text, f"--save-interval {key.value}")
     elif key.value == "adaptive":

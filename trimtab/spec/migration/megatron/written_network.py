@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trimtab.spec.migration.megatron.roles import Roles, find_roles
+from trimtab.spec.migration.roles import Roles, find_roles
 from trimtab.spec.migration.sheets import Sheet
 from trimtab.spec.migration.targets import Exportable
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trimtab.spec.job_files import LoadedJob
 from trimtab.spec.language import PlaceStatement, SplitStatement, compile_predicate
-from trimtab.spec.migration.megatron.roles import Roles, role_of
+from trimtab.spec.migration.roles import Roles, role_of
 
 
 def layers_of_stages(loaded: LoadedJob, roles: Roles, layers: int) -> tuple[int, ...]:

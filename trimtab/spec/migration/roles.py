@@ -41,7 +41,7 @@ class Roles:
         return (*self.batch, *self.context)
 
     def has_order(self, *, stages_inside: bool = False) -> bool:
-        """Whether axes stand as Megatron-LM numbers ranks: stages, data, context, tensor, outermost first.
+        """Whether axes stand as Megatron-LM and DeepSpeed number ranks: stages, data, context, tensor, outermost first.
 
         Args:
             stages_inside: Data before stages, the other order that it knows.
@@ -78,7 +78,7 @@ def find_roles(loaded: LoadedJob) -> Roles:
 
 
 def role_of(statement: SplitStatement) -> str:
-    """Which kind of parallelism a statement is; empty if Megatron-LM has none like it."""
+    """Which kind of parallelism a statement is; empty for one of our own."""
     dims = {dim.text for dim in statement.dims}
     if statement.on is not None:
         return ""
