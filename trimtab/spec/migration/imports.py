@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 
+from trimtab.spec.migration.deepspeed import read_deepspeed
 from trimtab.spec.migration.megatron import read_megatron
 from trimtab.spec.migration.settings import MigrationError
 from trimtab.spec.migration.sources import Importer
 from trimtab.terms import nearest_name
 
-IMPORTERS: Mapping[str, Importer] = {"megatron": read_megatron}
+IMPORTERS: Mapping[str, Importer] = {
+    "deepspeed": read_deepspeed,
+    "megatron": read_megatron,
+}
 """Their readers, by the name that `trimtab import` takes."""
 
 
