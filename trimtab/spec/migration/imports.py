@@ -6,11 +6,13 @@ from trimtab.spec.migration.deepspeed import read_deepspeed
 from trimtab.spec.migration.megatron import read_megatron
 from trimtab.spec.migration.settings import MigrationError
 from trimtab.spec.migration.sources import Importer
+from trimtab.spec.migration.torchtitan import read_torchtitan
 from trimtab.terms import nearest_name
 
 IMPORTERS: Mapping[str, Importer] = {
     "deepspeed": read_deepspeed,
     "megatron": read_megatron,
+    "torchtitan": read_torchtitan,
 }
 """Their readers, by the name that `trimtab import` takes."""
 
