@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 
+from trimtab.spec.migration.deepspeed import write_deepspeed
 from trimtab.spec.migration.megatron import write_megatron
 from trimtab.spec.migration.settings import MigrationError
 from trimtab.spec.migration.targets import Exporter
 from trimtab.spec.migration.torchrun import write_torchrun
 from trimtab.terms import nearest_name
 
-EXPORTERS: Mapping[str, Exporter] = {"megatron": write_megatron, "torchrun": write_torchrun}
+EXPORTERS: Mapping[str, Exporter] = {
+    "deepspeed": write_deepspeed,
+    "megatron": write_megatron,
+    "torchrun": write_torchrun,
+}
 """Their writers, by the name that `trimtab export` takes."""
 
 
