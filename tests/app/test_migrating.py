@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -212,3 +213,36 @@ def test_there_and_back(cli, script, desk):
     cli("export", "megatron", "a.yaml", "--out", "b.sh")
     first, second = (cli("import", "megatron", name, "--json").document for name in (script, "b.sh"))
     assert first["formulas"] == second["formulas"]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "devices"),
+    [("deepspeed", "deepspeed-zero3.json", 16), ("torchtitan", "torchtitan-hsdp.toml", 64)],
+)
+def test_configurations_of_other_systems(cli, desk, system, name, devices):
+    """The files do not know how many devices there are."""
+    answer = cli("import", system, str(EXAMPLES / name), "--devices", str(devices), "--out", "new.yaml")
+    assert answer.code == 0
+    job = load_job((desk / "new.yaml").read_text(), source="new.yaml", read=open).job
+    assert job.orchestration.devices == devices
+
+
+def test_what_hugging_face_fills_in_is_given_behind_the_file(cli, desk):
+    """A file with auto does not know it."""
+    (desk / "ds.json").write_text('{"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}')
+    answer = cli("import", "deepspeed", "ds.json", "--", "--per_device_train_batch_size", "2", "--bf16")
+    job = load_job(answer.out, source="out", read=open).job
+    assert job.train.microbatch == 2
+    assert job.train.compute.value == "bf16"
+
+
+def test_export_to_deepspeed(cli, desk):
+    """A file that DeepSpeed reads, and back again."""
+    answer = cli("export", "deepspeed", "job.yaml", "--out", "ds.json")
+    assert answer.out.endswith("wrote ds.json\n")
+    job = load_job((desk / "job.yaml").read_text(), source="job.yaml", read=open).job
+    assert json.loads((desk / "ds.json").read_text())["train_batch_size"] == job.train.batch
+    assert cli("import", "deepspeed", "ds.json", "--devices", "2").code == 0

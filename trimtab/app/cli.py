@@ -26,7 +26,9 @@ Injections = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="The job file.")]
-System = Annotated[str, typer.Argument(metavar="SYSTEM", help="The other system, such as megatron.")]
+System = Annotated[
+    str, typer.Argument(metavar="SYSTEM", help="The other system, such as megatron or deepspeed.")
+]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory or its unique name.")]
 
 app = typer.Typer(
