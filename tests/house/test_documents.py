@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -303,6 +304,41 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
     assert "make run" in head
     assert "make test" in head
     assert Path(ROOT / "Makefile").is_file()
+
+
+MOVING = "docs/migrating.md"
+
+
+def settings_of(section: str) -> list[tuple[str, list[str]]]:
+    """Each row of the table of a system: a setting with its value, and the formulas that it becomes."""
+    rows = table_after(MOVING, section)
+    return [(row[0].strip("`"), re.findall(r"`([^`]+)`", row[1])) for row in rows]
+
+
+@pytest.mark.parametrize(("setting", "formulas"), settings_of("### What becomes of settings"))
+def test_a_setting_of_deepspeed_becomes_what_the_page_says(setting: str, formulas: list[str]) -> None:
+    """Who moves in looks up his settings there."""
+    flag, value = setting.split(" ", 1)
+    *sections, key = flag.split(".")
+    file: dict[str, Any] = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
+    place = file
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[key] = json.loads(value)
+    assert_becomes("deepspeed", json.dumps(file), formulas)
+
+
+@pytest.mark.parametrize(("setting", "formulas"), settings_of("## torchtitan"))
+def test_a_setting_of_torchtitan_becomes_what_the_page_says(setting: str, formulas: list[str]) -> None:
+    """As above."""
+    flag, value = setting.split(" ", 1)
+    assert_becomes("torchtitan", f"{flag} = {value}", formulas)
+
+
+def assert_becomes(system: str, text: str, formulas: list[str]) -> None:
+    migration = importer_for(system)(Source(text=text, name="settings", devices=8))
+    assert formulas
+    assert set(formulas) <= set(migration.formulas.splitlines())
 
 
 def test_flags_of_megatron_become_the_formulas_that_are_listed() -> None:
