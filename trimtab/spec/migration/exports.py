@@ -1,17 +1,28 @@
-"""The systems that a job can be written for; a new one is a function and a line in the table."""
+"""The systems that a job can be written for; a new one is a function and a line in the table. Each is loaded when asked for."""
 
 from collections.abc import Mapping
 
-from trimtab.spec.migration.deepspeed import write_deepspeed
-from trimtab.spec.migration.megatron import write_megatron
-from trimtab.spec.migration.settings import MigrationError
-from trimtab.spec.migration.targets import Exporter
+from trimtab.spec.migration.settings import Export, MigrationError
+from trimtab.spec.migration.targets import Exportable, Exporter
 from trimtab.spec.migration.torchrun import write_torchrun
 from trimtab.terms import nearest_name
 
+
+def _write_deepspeed(exportable: Exportable) -> Export:
+    from trimtab.spec.migration.deepspeed import write_deepspeed
+
+    return write_deepspeed(exportable)
+
+
+def _write_megatron(exportable: Exportable) -> Export:
+    from trimtab.spec.migration.megatron import write_megatron
+
+    return write_megatron(exportable)
+
+
 EXPORTERS: Mapping[str, Exporter] = {
-    "deepspeed": write_deepspeed,
-    "megatron": write_megatron,
+    "deepspeed": _write_deepspeed,
+    "megatron": _write_megatron,
     "torchrun": write_torchrun,
 }
 """Their writers, by the name that `trimtab export` takes."""

@@ -1,18 +1,34 @@
-"""The systems that settings can be read from; a new one is a function and a line in the table."""
+"""The systems that settings can be read from; a new one is a function and a line in the table. Each is loaded when asked for."""
 
 from collections.abc import Mapping
 
-from trimtab.spec.migration.deepspeed import read_deepspeed
-from trimtab.spec.migration.megatron import read_megatron
-from trimtab.spec.migration.settings import MigrationError
-from trimtab.spec.migration.sources import Importer
-from trimtab.spec.migration.torchtitan import read_torchtitan
+from trimtab.spec.migration.settings import Migration, MigrationError
+from trimtab.spec.migration.sources import Importer, Source
 from trimtab.terms import nearest_name
 
+
+def _read_deepspeed(source: Source) -> Migration:
+    from trimtab.spec.migration.deepspeed import read_deepspeed
+
+    return read_deepspeed(source)
+
+
+def _read_megatron(source: Source) -> Migration:
+    from trimtab.spec.migration.megatron import read_megatron
+
+    return read_megatron(source)
+
+
+def _read_torchtitan(source: Source) -> Migration:
+    from trimtab.spec.migration.torchtitan import read_torchtitan
+
+    return read_torchtitan(source)
+
+
 IMPORTERS: Mapping[str, Importer] = {
-    "deepspeed": read_deepspeed,
-    "megatron": read_megatron,
-    "torchtitan": read_torchtitan,
+    "deepspeed": _read_deepspeed,
+    "megatron": _read_megatron,
+    "torchtitan": _read_torchtitan,
 }
 """Their readers, by the name that `trimtab import` takes."""
 
