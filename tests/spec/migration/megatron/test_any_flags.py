@@ -28,6 +28,29 @@ def flag(name):
 
 
 FLAGS = st.lists(st.sampled_from([*read_flags(), *EXACT[::7]]).flatmap(flag), max_size=12)
+TEXTS = {
+    "--optimizer": ("adam", "sgd", "lion"),
+    "--lr-decay-style": ("cosine", "WSD", "inverse-square-root"),
+    "--recompute-granularity": ("full", "selective", "half"),
+    "--recompute-method": ("uniform", "block"),
+    "--recompute-modules": ("mlp", "moe core_attn", "mla_up_proj"),
+    "--offload-modules": ("attn_norm", "unheard"),
+    "--position-embedding-type": ("rope", "alibi", "learned_absolute"),
+    "--normalization": ("RMSNorm", "LayerNorm"),
+    "--data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads"),
+    "--exp-avg-dtype": ("bf16", "fp8"),
+    "--main-grads-dtype": ("bf16", "fp32"),
+    "--cp-comm-type": ("p2p", "a2a"),
+    "--split": ("99,1,0", "100,0,0"),
+    "--glu-activation": ("swiglu", "geglu"),
+}
+"""Values of flags that take no numbers."""
+
+MANY = st.sets(
+    st.sampled_from([name for name in read_flags() if name != "--pipeline-model-parallel-layout"]),
+    min_size=40,
+)
+"""Flags that stand beside one another in no script."""
 DEGREES = st.fixed_dictionaries(
     {
         "--tensor-model-parallel-size": st.sampled_from((1, 2, 4)),
@@ -47,7 +70,8 @@ CHOICES = st.lists(
             "--recompute-granularity full --recompute-method uniform", "--recompute-granularity selective",
             "--recompute-granularity full --recompute-method block --recompute-num-layers 1", "--grad-reduce-in-bf16",
             "--fp8-format hybrid", "--cp-comm-type a2a", "--optimizer-cpu-offload", "--swiglu", "--disable-bias-linear",
-            "--decoder-last-pipeline-num-layers 1", "--account-for-loss-in-pipeline-split",
+            "--decoder-last-pipeline-num-layers 1", "--account-for-loss-in-pipeline-split", "--cpu-offloading-num-layers 3",
+            "--fine-grained-activation-offloading --offload-modules attn_norm core_attn",
         )
     ),
     unique=True,
@@ -75,6 +99,20 @@ def test_a_table_or_a_refusal(flags):
         JobFileError
     ):  # a value that no job can have, such as a rate of -1, is refused with its line
         loaded(migration)
+
+
+@settings(max_examples=100, deadline=None)
+@given(names=MANY, number=st.sampled_from(("1", "2")), data=st.data())
+def test_many_flags_at_once(names, number, data):
+    """Flags that contradict each other, such as two activations, must all be answered for."""
+    words = []
+    for name in sorted(names - set(switches())):
+        words += [name, *data.draw(st.sampled_from(TEXTS.get(name, (number,)))).split()]
+    with contextlib.suppress(MigrationError):
+        shown = {
+            setting.flag for setting in read([*words, *(names & set(switches())), *SHAPE.split()]).settings
+        }
+        assert names <= shown
 
 
 SCRAPS = st.sampled_from(

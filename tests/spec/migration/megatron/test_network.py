@@ -107,6 +107,7 @@ def test_another_network_is_told_aloud(migrate, flags, warning):
         ("--normalization BatchNorm", "--normalization"),
         ("--window-size 127,0 --window-attn-skip-freq 2", "--window-size"),
         ("--window-size 127,127", "--window-size"),
+        ("--swiglu --squared-relu", "--squared-relu"),
     ],
 )
 def test_what_no_network_here_has(migrate, flags, name):

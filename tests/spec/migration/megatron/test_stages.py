@@ -108,6 +108,11 @@ def test_heads_for_later_tokens_are_left_out_and_told(migrate):
             "--pipeline-model-parallel-layout Ett|tt|tt|L",
             "the stages hold 6 layers together; --num-layers is 8",
         ),
+        (
+            "--num-layers 6 --num-virtual-stages-per-pipeline-rank 2 --account-for-loss-in-pipeline-split "
+            "--account-for-embedding-in-pipeline-split",
+            "6 layers do not fill 8 stages",
+        ),
         ("--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 7", "do not come out"),
         ("--decoder-first-pipeline-num-layers 3 --num-virtual-stages-per-pipeline-rank 2", "do not come out"),
     ],

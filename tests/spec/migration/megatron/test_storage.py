@@ -45,6 +45,7 @@ def beyond_the_mesh(migration):
         ("--optimizer-cpu-offload", ["OFFLOAD states TO host"]),
         ("--cpu-offloading --cpu-offloading-num-layers 3", ["OFFLOAD activations WHERE layer < 3 TO host"]),
         ("--cpu-offloading --cpu-offloading-num-layers 0", []),
+        ("--no-cpu-offloading --cpu-offloading-num-layers 3", []),
         (
             "--fine-grained-activation-offloading --offload-modules core_attn attn_norm",
             ["OFFLOAD activations WHERE kind IN ('attention', 'norm') TO host"],

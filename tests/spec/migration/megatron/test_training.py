@@ -58,6 +58,7 @@ ADAMW, COSINE = "train.optimizer.adamw", "train.lr_schedule.cosine"
         ("--eval-interval 10 --eval-iters 3", "train.evaluate.every", 10),
         ("--eval-interval 10 --eval-iters 3", "train.evaluate.batches", 3),
         ("--eval-interval 10 --eval-iters 0", "train.evaluate", None),
+        ("--eval-interval 10 --eval-iters 3 --split 100,0,0", "train.evaluate", None),
     ],
 )
 def test_keys(migrate, flags, key, value):

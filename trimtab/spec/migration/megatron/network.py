@@ -215,16 +215,17 @@ def _positions(draft: Draft) -> str:
 
 def _activation(draft: Draft) -> str:
     given = draft.flags.text("--glu-activation")
-    if "--swiglu" in draft.flags or given == "swiglu":
-        return "swiglu"
-    if given is not None:
+    is_gated = "--swiglu" in draft.flags or given == "swiglu"
+    if given not in (None, "swiglu"):
         draft.refuse("--glu-activation", "activations are gelu and swiglu")
     draft.drop("--openai-gelu", "another formula of the same activation")
     for name in ("--squared-relu", "--quick-geglu"):
-        if name in draft.flags:
+        if name in draft.flags and is_gated:
+            draft.refuse(name, "two activations were named, and swiglu holds")
+        elif name in draft.flags:
             draft.refuse(name, "activations are gelu and swiglu; another one needs a module:Class")
             draft.warnings.append(f"{name} became gelu: the network is another one")
-    return "gelu"
+    return "swiglu" if is_gated else "gelu"
 
 
 def _bias(draft: Draft) -> bool | str:

@@ -116,5 +116,6 @@ def _tell_modules(draft: Draft, statements: Sequence[str], left: Sequence[str], 
 
 
 def _none(draft: Draft) -> None:
-    for name in (_GRANULARITY, _METHOD, _OLD_METHOD, _MODULES, *_COUNTS):
+    for name in (_METHOD, _OLD_METHOD, _FULL, _SELECTIVE, _MODULES, *_COUNTS):
         draft.drop(name, "nothing is computed again without a granularity")
+    draft.refuse(_GRANULARITY, "whole layers are computed again (full) or modules of them (selective)")

@@ -39,6 +39,10 @@ def read_stages(draft: Draft, degrees: Degrees, layers: int) -> tuple[Stage, ...
     counts = _counts(draft, degrees.stages, layers)
     if sum(counts) != layers:
         raise MigrationError(f"the stages hold {sum(counts)} layers together; --num-layers is {layers}")
+    if len(counts) > layers:
+        raise MigrationError(
+            f"{layers} layers do not fill {len(counts)} stages: a stage holds a layer at least"
+        )
     is_balanced = 0 in counts
     balance = " BALANCE BY time" if is_balanced else ""
     schedule = _schedule(draft, len(counts) // degrees.stages)

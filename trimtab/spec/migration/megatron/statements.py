@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from trimtab.spec.job_files import LoadedJob
 from trimtab.spec.language import (
     AverageStatement,
+    Column,
+    Comparison,
     ComputeStatement,
+    InList,
     KeepStatement,
+    Literal,
     MeshStatement,
+    Name,
     OffloadStatement,
     PlaceStatement,
     RecomputeStatement,
@@ -23,6 +28,7 @@ from trimtab.spec.language import (
 )
 from trimtab.spec.migration.conditions import where
 from trimtab.spec.migration.megatron.recomputed import recompute_flags
+from trimtab.spec.migration.megatron.storage import OFFLOADED_KINDS
 from trimtab.spec.migration.megatron.written_stages import layers_of_stages, layout_string
 from trimtab.spec.migration.roles import Roles, find_roles, has_levels, role_of
 from trimtab.spec.migration.sheets import Sheet
@@ -242,9 +248,14 @@ class _Writer:
             self.sheet.carry(text, "", "--optimizer-cpu-offload", "--use-precision-aware-optimizer")
         elif tables == {"activations"} and count:
             self.sheet.carry(text, "", f"--cpu-offloading-num-layers {count}")
+        elif tables == {"activations"} and (modules := _offloaded_modules(statement)):
+            flags = ("--fine-grained-activation-offloading", f"--offload-modules {' '.join(modules)}")
+            self.sheet.carry(text, "", *flags)
         else:
             self.sheet.refuse(
-                text, "", "all states, or the activations of the first layers, go to the host there"
+                text,
+                "",
+                "all states, the activations of the first layers, or those of kinds, go to the host there",
             )
 
     def _keep(self, text: str, statement: KeepStatement) -> None:
@@ -274,6 +285,20 @@ class _Writer:
             self.sheet.refuse(
                 text, "", "all layers compute in one type there, but for the first and last beside fp8"
             )
+
+
+def _offloaded_modules(statement: OffloadStatement) -> list[str]:
+    """The modules whose kinds of activations a statement names; none where Megatron-LM has no such module."""
+    match statement.where:
+        case InList(operand=Column(name=Name(text="kind")), items=items, is_negated=False):
+            kinds = {str(item.value) for item in items}
+        case Comparison(operator="=", left=Column(name=Name(text="kind")), right=Literal(value=str(kind))):
+            kinds = {kind}
+        case _:
+            return []
+    if not kinds <= set(OFFLOADED_KINDS.values()):
+        return []
+    return [module for module, kind in OFFLOADED_KINDS.items() if kind in kinds]
 
 
 def _reduction_flags(statement: ReduceStatement) -> Iterator[str]:

@@ -70,14 +70,14 @@ def _tell_storage(draft: Draft, statements: Sequence[str]) -> None:
             draft.carry(name, *statements)
         else:
             draft.drop(name, "nothing is stored in pieces")
-    if _zero_stage(draft):
+    if statements and _zero_stage(draft):
         draft.carry(_ZERO, *statements)
     elif statements and _divides_bf16_states(draft):
         draft.change(
             _ZERO, *statements, reason="DeepSpeed's bf16 optimizer divides its states at stage 0 too"
         )
     else:
-        draft.drop(_ZERO, "stage 0: nothing is stored in pieces")
+        draft.drop(_ZERO, "nothing is stored in pieces")
     if statements and _TORCH_FSDP in draft.flags:
         draft.carry(_TORCH_KEEP, *statements)
     else:
@@ -159,18 +159,17 @@ def state_offloads(draft: Draft) -> None:
 
 
 def _offload_layers(draft: Draft) -> None:
-    count, switch = "--cpu-offloading-num-layers", "--cpu-offloading"
-    layers = draft.flags.whole(count) or 0
-    if layers > 0:
-        statement = draft.state(f"OFFLOAD activations WHERE layer < {layers} TO host")
-        draft.carry(count, statement)
-        draft.carry(switch, statement)
-    else:
-        draft.drop(count, "no layer's activations go to the host")
-        draft.drop(switch, "no layer's activations go to the host")
+    count, switch, off = "--cpu-offloading-num-layers", "--cpu-offloading", "--no-cpu-offloading"
+    layers = 0 if off in draft.flags else draft.flags.whole(count) or 0
+    statement = draft.state(f"OFFLOAD activations WHERE layer < {layers} TO host") if layers > 0 else ""
+    for name in (count, switch, off):
+        if statement:
+            draft.carry(name, statement)
+        else:
+            draft.drop(name, "no layer's activations go to the host")
 
 
-_OFFLOADED_KINDS = {
+OFFLOADED_KINDS = {
     "attn_norm": "norm",
     "mlp_norm": "norm",
     "qkv_linear": "attention",
@@ -184,9 +183,7 @@ _OFFLOADED_KINDS = {
 
 def _offload_modules(draft: Draft) -> None:
     switch, modules = "--fine-grained-activation-offloading", "--offload-modules"
-    kinds = sorted(
-        {_OFFLOADED_KINDS[name] for name in draft.flags.texts(modules) if name in _OFFLOADED_KINDS}
-    )
+    kinds = sorted({OFFLOADED_KINDS[name] for name in draft.flags.texts(modules) if name in OFFLOADED_KINDS})
     if switch not in draft.flags or not kinds:
         draft.drop(modules, "no module's activations go to the host")
         draft.drop(switch, "no module is named")

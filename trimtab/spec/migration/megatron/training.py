@@ -292,17 +292,24 @@ def _folder(draft: Draft) -> None:
 
 def _evaluation(draft: Draft) -> None:
     every, batches = draft.flags.whole("--eval-interval"), draft.flags.whole("--eval-iters")
-    if batches is not None and batches <= 0:
-        every, reason = None, "no evaluation is asked for"
+    if reason := _idle_evaluation(draft, batches):
         for name in ("--eval-interval", "--eval-iters"):
             draft.drop(name, reason)
+        return
     if every is not None and every > 0:
         draft.set("train.evaluate.every", every)
         draft.carry("--eval-interval", "train.evaluate.every")
     draft.refuse_rest("--eval-interval", "an evaluation comes every so many steps, at least 1")
-    if batches is not None and batches > 0:
+    if batches is not None:
         draft.set("train.evaluate.batches", batches)
         draft.carry("--eval-iters", "train.evaluate.batches")
+
+
+def _idle_evaluation(draft: Draft, batches: int | None) -> str:
+    """Why nothing is ever scored; empty if something is."""
+    if batches is not None and batches <= 0:
+        return "no evaluation is asked for"
+    return "no text is held out" if draft.job["data"].get("held_out") == 0 else ""
 
 
 def _exit(draft: Draft, length: Length) -> None:
