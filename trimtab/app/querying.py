@@ -13,6 +13,7 @@ from trimtab.app.closed_database import Answer, ClosedDatabase
 from trimtab.app.errors import JobReadError
 from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.machines import find_machine
+from trimtab.app.module_relations import module_relations
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
@@ -106,6 +107,8 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
     if Path(text).is_file() or text.endswith((".yaml", ".yml")):
         loaded = read_job(text, overrides)
         say_warnings(loaded)
+        if network_of(loaded.job) is None:
+            return _module_subject(loaded)
         return Subject(relations=plan_relations(compiled(loaded), loaded.program))
     folder = find_run(text)
     if overrides:
@@ -120,6 +123,17 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
         return Subject(
             relations=records, absent=dict.fromkeys((schema.name for schema in PLAN_SCHEMAS), reason)
         )
+
+
+def _module_subject(loaded: LoadedJob) -> Subject:
+    """The tensors of a class of the user's own; how a plan would lay them out is not known."""
+    relations, notes = module_relations(loaded)
+    for note in notes:
+        say(f"note: {note}")
+    known = {relation.name for relation in relations}
+    reason = f"{loaded.job.model.module} is a class of your own: its tensors are known, its operators are not"
+    absent = {schema.name: reason for schema in PLAN_SCHEMAS if schema.name not in known}
+    return Subject(relations=relations, absent=absent)
 
 
 def compiled(loaded: LoadedJob) -> Plan:

@@ -337,7 +337,8 @@ def _add_parameter_grad(operands: _Operands) -> list[Placement] | None:
     (gradient,), (parameter,) = operands.inputs, operands.parameters
     if gradient == PARTIAL or parameter != REPLICATED:
         return None
-    return [PARTIAL if _is_data(gradient) else REPLICATED]
+    # A rank that has a piece of the stream sees other tokens than the others, or another part of the parameter.
+    return [REPLICATED if gradient == REPLICATED else PARTIAL]
 
 
 def _attention(operands: _Operands) -> list[Placement] | None:
