@@ -52,7 +52,7 @@ def convert(values: dict[str, object], devices: int | None) -> Migration | None:
         return None
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(FLAGS), SCALARS, max_size=12), st.sampled_from([None, 1, 6, 8]))
 def test_a_configuration_gives_a_job_or_a_reason(values, devices):
     """A crash tells its user nothing."""

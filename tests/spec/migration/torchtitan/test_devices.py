@@ -105,6 +105,8 @@ def test_tokens_that_travel_to_experts_are_cut_by_sequence_first(convert):
         ({"tensor_parallel_degree": 3}, 8, "cannot be cut into groups of 3"),
         ({"data_parallel_shard_degree": 4}, 8, "need 4 devices, not 8"),
         ({"tensor_parallel_degree": 0}, 8, "takes at least 1"),
+        ({"data_parallel_shard_degree": 0}, 8, "takes at least 1"),
+        ({"data_parallel_shard_degree": -2}, None, "takes at least 1"),
         ({"expert_parallel_degree": 3}, 8, "3 parts of experts do not divide 8 shards"),
     ],
 )

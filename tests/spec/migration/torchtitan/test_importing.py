@@ -31,7 +31,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(FLAGS), VALUES, max_size=10), st.sampled_from([None, 1, 6, 8, 16]))
 def test_a_file_gives_a_job_or_a_reason(values, devices):
     """A crash tells its user nothing."""

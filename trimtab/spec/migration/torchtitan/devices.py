@@ -28,8 +28,7 @@ def read_layout(draft: Draft, devices: int | None) -> Layout:
     """
     pp, cp, tp = (_degree(draft, flag) for flag in (PIPELINE, CONTEXT, TENSOR))
     replicate = _degree(draft, REPLICATE) * _groups(draft)
-    shard = draft.integer(SHARD) if draft.integer(SHARD) is not None else -1
-    assert shard is not None, "the rest if nothing is said"
+    shard = -1 if draft.integer(SHARD) in (None, -1) else _degree(draft, SHARD)
     ways = _expert_ways(draft, tp)
     if shard < 0:
         shard = _rest(draft, devices, taken=pp * replicate * cp * tp, fewest=max(1, ways // cp))
