@@ -1,10 +1,10 @@
 """Random accepted plans against one device: do they compute the same, send what they say, and break when spoilt?
 
-    python bench/plans.py [--plans 5000] [--first SEED]
+    python bench/plans.py [--plans 5000] [--first SEED] [--features]
 
 Draws random jobs (small networks, meshes of 1 to 16 ranks, every statement of the language), compiles them, and runs
 every accepted plan in `referee/symbolic.py`. Then one of its sums is removed, one made twice and one moved to another
-axis: the verifier must refuse each, and run all the same each must compute wrong.
+axis: the verifier must refuse each, and run all the same each must compute wrong. Exits 1 if anything else happened.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "referee")]
 
-import symbolic  # noqa: E402  (the referee's folder must be known first)
-from tests.plan.random_plans import Job, random_job, spoil  # noqa: E402
+import symbolic  # noqa: E402  (the folders of referee and tests must be known first)
+from tests.plan.random_plans import Job, Spoilt, features_of, random_job, spoil  # noqa: E402
 from trimtab.plan.document import plan_document  # noqa: E402
+from trimtab.plan.physical import Plan  # noqa: E402
 from trimtab.plan.verifier import find_wrong  # noqa: E402
 from trimtab.spec import StrategyError  # noqa: E402
 
@@ -30,8 +31,9 @@ class Tally:
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
-        self.held = 0
-        self.collectives = 0
+        self.features: Counter[str] = Counter()
+        self.num_held = 0
+        self.num_runs = 0
         self.sent_bytes = 0
         self.spoilt: Counter[tuple[str, str]] = Counter()
         self.findings: list[str] = []
@@ -47,24 +49,58 @@ class Tally:
         if not verdict.is_held:
             self.findings.append(f"{verdict.flaw}: {verdict.difference}\n{job}")
             return
-        self.held += 1
-        self.collectives += verdict.num_collectives
+        self.num_held += 1
+        self.num_runs += verdict.num_runs
         self.sent_bytes += verdict.sent_bytes
+        self.features.update(features_of(job, plan))
         for spoilt in spoil(plan, random.Random(job.seed)):
-            if not any(find_wrong(spoilt.plan)):
-                self.findings.append(f"{spoilt.spoiling} and not refused: {spoilt.what}\n{job}")
-            verdict = symbolic.run(plan_document(spoilt.plan))
-            self.spoilt[spoilt.spoiling.value, str(verdict.flaw)] += 1
-            if verdict.flaw not in (symbolic.Flaw.COMPUTES_WRONG, symbolic.Flaw.CANNOT_RUN):
-                self.findings.append(
-                    f"{spoilt.spoiling} and still right ({verdict.flaw}): {spoilt.what}\n{job}"
-                )
+            self._try_spoilt(job, spoilt)
+
+    def _try_spoilt(self, job: Job, spoilt: Spoilt) -> None:
+        what = f"{spoilt.spoiling.value}: {spoilt.what}\n{job}"
+        self.spoilt[spoilt.spoiling.value, "made"] += 1
+        if _is_refused(spoilt.plan):
+            self.spoilt[spoilt.spoiling.value, "refused"] += 1
+        else:
+            self.findings.append(f"not refused, {what}")
+        flaw = symbolic.run(plan_document(spoilt.plan)).flaw
+        if flaw in (symbolic.Flaw.COMPUTES_WRONG, symbolic.Flaw.CANNOT_RUN):
+            self.spoilt[spoilt.spoiling.value, flaw.value] += 1
+        else:
+            self.findings.append(f"still right, {what}")
+
+
+def _is_refused(plan: Plan) -> bool:
+    return next(iter(find_wrong(plan)), None) is not None
 
 
 def _kind_of(error: StrategyError) -> str:
     """The first message without names and numbers."""
     message = error.problems[0].message
-    return re.sub(r"'[^']*'|\d+", "…", message)[:90]
+    return re.sub(r"'[^']*'|\b\d+\b|(?<=over )[\w, ]+?(?=:|$)", "…", message)[:100]
+
+
+def _print(tally: Tally, num_jobs: int, seconds: float, *, with_features: bool) -> None:
+    print(f"{num_jobs:,} jobs drawn in {seconds:,.0f} s: {sum(tally.refused.values()):,} refused, of which")
+    for reason, count in tally.refused.most_common(12):
+        print(f"  {count:6,}  {reason}")
+    print(f"{tally.num_held + len(tally.findings):,} plans accepted and run; {tally.num_held:,} held:")
+    print("  every number on every rank is that of one device;")
+    print(
+        f"  {tally.num_runs:,} runs of collectives and {tally.sent_bytes:,} bytes as the plans say, none left over"
+    )
+    for spoiling in dict.fromkeys(name for name, _ in tally.spoilt):
+        made, refused, wrong, dead = (
+            tally.spoilt[spoiling, what] for what in ("made", "refused", "computes wrong", "cannot run")
+        )
+        print(
+            f"one sum {spoiling}: {made:,} plans, {refused:,} refused; run all the same {wrong:,} compute wrong, {dead:,} cannot run"
+        )
+    if with_features:
+        for feature, count in sorted(tally.features.items()):
+            print(f"  {count:6,}  {feature}")
+    for finding in tally.findings:
+        print(f"\nFOUND  {finding}")
 
 
 def main() -> int:
@@ -74,13 +110,14 @@ def main() -> int:
     )
     parser.add_argument("--plans", type=int, default=5000, help="accepted plans to run")
     parser.add_argument("--first", type=int, default=0, help="seed of the first job")
+    parser.add_argument("--features", action="store_true", help="print what the plans put to work")
     arguments = parser.parse_args()
     tally, seed, started = Tally(), arguments.first, time.monotonic()
-    while tally.held + len(tally.findings) < arguments.plans:
+    while tally.num_held < arguments.plans and len(tally.findings) < 20:
         tally.try_job(random_job(seed))
         seed += 1
-    print(f"{seed - arguments.first} jobs in {time.monotonic() - started:.0f} s: {tally.held} plans held,")
-    return 0
+    _print(tally, seed - arguments.first, time.monotonic() - started, with_features=arguments.features)
+    return int(bool(tally.findings))
 
 
 if __name__ == "__main__":

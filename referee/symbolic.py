@@ -45,13 +45,15 @@ class Verdict:
     Args:
         flaw: None if the plan holds.
         difference: The first one, in a sentence: the tensor, the rank, the axis.
-        num_collectives: Collectives that were counted.
+        num_collectives: Collectives that were counted, as the plan lists them.
+        num_runs: How often ranks took part in one.
         sent_bytes: That all ranks sent.
     """
 
     flaw: Flaw | None
     difference: str
     num_collectives: int
+    num_runs: int
     sent_bytes: int
 
     @property
@@ -83,7 +85,13 @@ def run(document: Mapping[str, Any]) -> Verdict:
 
 def _verdict(flaw: Flaw | None, difference: str, wires: Wires) -> Verdict:
     sent_bytes = sum(size for pairs in wires.sent_bytes.values() for size in pairs.values())
-    return Verdict(flaw=flaw, difference=difference, num_collectives=len(wires.runs), sent_bytes=sent_bytes)
+    return Verdict(
+        flaw=flaw,
+        difference=difference,
+        num_collectives=len(wires.runs),
+        num_runs=sum(count for runs in wires.runs.values() for count in runs.values()),
+        sent_bytes=sent_bytes,
+    )
 
 
 def main() -> int:

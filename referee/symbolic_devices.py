@@ -74,8 +74,9 @@ class Devices:
         return sum(found.loss for found in self._passes[self._key(rank)]) % self._integers.modulus
 
     def num_tokens(self, rank: int) -> int:
-        """Targets of the device that are not masked."""
-        return sum(int((batch.targets != NO_TARGET).sum()) for batch in self._batches[self._key(rank)])
+        """Targets of the device that are not masked, each counted as its weight."""
+        counted = sum(int(batch.weights.sum()) for batch in self._batches[self._key(rank)])
+        return counted % self._integers.modulus
 
     def norm_square(self, rank: int) -> int:
         """Of all gradients of the device."""

@@ -211,29 +211,30 @@ def join_along(pieces: Sequence[Piece], dim: int, length: int) -> Piece:
 
 
 def join_storage(pieces: Sequence[Piece], declared: Extent) -> Piece:
-    """Pieces of storage put together.
+    """Pieces of storage put together; the padding inside, of cuts that are joined, is let go.
 
     Args:
         pieces: In order of cutting.
-        declared: What they shall make: the tensor itself without padding, or a larger piece of storage.
+        declared: What they shall make: the tensor itself, or a larger piece of storage with its own padding.
 
     Raises: MisfitError if the tensor itself is asked for and the ranges do not make it.
     """
     runs = merged_runs(run for piece in pieces for run in piece.extent.runs or ((0, piece.extent.numel),))
     flat = np.concatenate([piece.array.reshape(-1) for piece in pieces])
-    extent = Extent(pieces[0].extent.indices, runs)
-    if declared.runs is not None:
-        spare = sum(map(_length, runs)) - sum(map(_length, declared.runs))
-        if spare > 0 and runs[-1][0] == PADDING and runs[-1][1] >= spare:
-            rest = runs[-1][1] - spare
-            runs = (*runs[:-1], (PADDING, rest)) if rest else runs[:-1]
-            flat = flat[: flat.size - spare]
-        return Piece(Extent(extent.indices, runs), flat)
-    real = merged_runs(run for run in runs if run[0] != PADDING)
-    if real != ((0, extent.numel),):
-        raise MisfitError(f"the ranges {runs} do not make {extent.numel} elements")
-    is_real = np.concatenate([np.full(_length(run), run[0] != PADDING) for run in runs])
-    return Piece(Extent(extent.indices), flat[is_real].reshape(extent.shape))
+    indices, real = pieces[0].extent.indices, _without_padding(runs)
+    if real != _without_padding(declared.runs or ((0, declared.numel),)):
+        if declared.runs is None:
+            raise MisfitError(f"the ranges {runs} do not make {declared.numel} elements")
+        return Piece(Extent(indices, runs), flat)
+    flat = flat[np.concatenate([np.full(_length(run), run[0] != PADDING) for run in runs])]
+    if declared.runs is None:
+        return Piece(Extent(indices), flat.reshape(declared.shape))
+    size = sum(map(_length, declared.runs))
+    return Piece(Extent(indices, declared.runs), equal_parts(flat, 1, size)[0])
+
+
+def _without_padding(runs: Runs) -> Runs:
+    return merged_runs(run for run in runs if run[0] != PADDING)
 
 
 def _picked(array: Array, places: Array, dim: int) -> Array:

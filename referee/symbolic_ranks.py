@@ -1,27 +1,16 @@
 """All ranks of a plan at once: each runs the plan's operators on the pieces that it holds, and sends what they send."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from symbolic_integers import Integers
-from symbolic_local import Local, attend, attend_grad, compute
-from symbolic_pieces import (
-    Array,
-    Extent,
-    MisfitError,
-    Piece,
-    chunks_along,
-    chunks_of_storage,
-    join_along,
-    join_storage,
-    restrict,
-)
+from symbolic_local import Local, compute
+from symbolic_pieces import Array, Extent, MisfitError, Piece, restrict
 from symbolic_plan import COLLECTIVES, Operator, Plan, Transfer, Value
-from symbolic_wires import BYTES_OF, Line, Route, Sent, Wires, exchange
+from symbolic_together import Gang, chunks, in_cutting_order, together
+from symbolic_wires import BYTES_OF, Sent, Wires
 
 Held = dict[int, Piece]
 """What the ranks hold of one value, by rank; a rank that is not there holds nothing of it."""
@@ -81,20 +70,7 @@ class Ranks:
             for name in operator.inputs:
                 if name not in scope.held:
                     raise MisfitError(f"{operator.kind} reads {name!r}, which no rank has")
-            if operator.kind in COLLECTIVES:
-                self._collective(operator, scope)
-            elif operator.kind == "slice":
-                self._slice(operator, scope)
-            elif operator.kind == "accumulate":
-                self._accumulate(operator, scope)
-            elif (
-                operator.kind == "set_apart"
-            ):  # What was a summand is a gradient of its own; the numbers stay.
-                scope.held[operator.outputs[0]] = scope.held[operator.inputs[0]]
-            elif operator.kind == "norm_square":
-                self._norm_square(operator, scope)
-            else:
-                self._local(operator, scope)
+            self._run(operator, scope)
             self._look(operator, scope)
 
     def hand_over(self, stream: Held, value: Value, phase: str, *, source: int, target: int) -> Held:
@@ -112,6 +88,21 @@ class Ranks:
             piece = stream[pair[0]]
             found[pair[1]] = Piece(piece.extent, line.send(0, 1, piece.array))
         return found
+
+    def _run(self, operator: Operator, scope: Scope) -> None:
+        match operator.kind:
+            case kind if kind in COLLECTIVES:
+                self._collective(operator, scope)
+            case "slice":
+                self._slice(operator, scope)
+            case "accumulate":
+                self._accumulate(operator, scope)
+            case "norm_square":
+                self._norm_square(operator, scope)
+            case "set_apart":  # What was a summand is a gradient of its own; the numbers stay.
+                scope.held[operator.outputs[0]] = scope.held[operator.inputs[0]]
+            case _:
+                self._local(operator, scope)
 
     def _look(self, operator: Operator, scope: Scope) -> None:
         """Note the first output that does not have the elements that its layout says."""
@@ -155,12 +146,12 @@ class Ranks:
     def _slice(self, operator: Operator, scope: Scope) -> None:
         for name, output in zip(operator.inputs, operator.outputs, strict=True):
             value = scope.declared[output]
-            axes = _in_cutting_order(operator.cuts, value)
+            axes = in_cutting_order(operator.cuts, value)
             found: Held = {}
             for rank, piece in scope.held[name].items():
                 for axis in axes:
                     index, size = self.mesh.coordinates[rank][axis], self.mesh.sizes[axis]
-                    piece = _chunks(piece, operator.dim_to, value, size)[index]
+                    piece = chunks(piece, operator.dim_to, value, size)[index]
                 found[rank] = piece
             scope.held[output] = found
 
@@ -198,17 +189,29 @@ class Ranks:
     def _collective(self, operator: Operator, scope: Scope) -> None:
         assert operator.transfer is not None, "collectives are sent"
         groups = self.mesh.groups(operator.transfer.axes)
-        results: list[Held] = [dict(scope.held[name]) for name in operator.inputs]
         outputs: list[Held] = [{} for _ in operator.outputs]
+        if operator.kind in ("all_reduce", "average"):  # Who does not take part goes on with what it has.
+            outputs = [dict(scope.held[name]) for name in operator.inputs]
         for group, transfer in zip(groups, operator.ways(len(groups)), strict=True):
             members = self._taking_part(group, transfer, operator, scope)
             if not members:
                 continue
-            gang = _Gang(self, operator, scope, transfer, members)
-            for held, pieces in zip(outputs, _TOGETHER[operator.kind](gang), strict=True):
+            gang = Gang(
+                plan=self.plan,
+                integers=self.integers,
+                wires=self.wires,
+                what=Sent(
+                    scope.block, scope.phase, operator.kind, operator.inputs, transfer.axes, transfer.route
+                ),
+                operator=operator,
+                transfer=transfer,
+                members=members,
+                inputs=[[scope.held[name][rank] for rank in members] for name in operator.inputs],
+                before=[scope.declared[name] for name in operator.inputs],
+                after=[scope.declared[name] for name in operator.outputs],
+            )
+            for held, pieces in zip(outputs, together(gang), strict=True):
                 held.update(zip(members, pieces, strict=True))
-        if operator.kind in ("all_reduce", "average"):  # Who does not take part goes on with what it has.
-            outputs = [{**before, **after} for before, after in zip(results, outputs, strict=True)]
         scope.held.update(zip(operator.outputs, outputs, strict=True))
 
     def _taking_part(
@@ -219,233 +222,3 @@ class Ranks:
             wanted = self.plan.ranks_at(*transfer.stages)
             members = [rank for rank in members if rank in wanted]
         return tuple(members)
-
-
-class _Gang:
-    """The ranks of one process group in one run of a collective."""
-
-    def __init__(
-        self, ranks: Ranks, operator: Operator, scope: Scope, transfer: Transfer, members: tuple[int, ...]
-    ) -> None:
-        self.operator = operator
-        self.integers = ranks.integers
-        self.network: Mapping[str, Any] = ranks.plan.network
-        self.inputs = [[scope.held[name][rank] for rank in members] for name in operator.inputs]
-        self.results = [scope.declared[name] for name in operator.outputs]
-        self.size = len(members)
-        self.axes = transfer.axes
-        self.combine = np.maximum if transfer.operation == "max" else self.integers.sum
-        self._ranks, self._scope, self._transfer, self._members = ranks, scope, transfer, members
-
-    def line(self) -> Line:
-        """The wires of this run."""
-        what = Sent(
-            self._scope.block,
-            self._scope.phase,
-            self.operator.kind,
-            self.operator.inputs,
-            self._transfer.axes,
-            self._transfer.route,
-        )
-        return self._ranks.wires.line(what, self._members, BYTES_OF[self._transfer.bytes_as])
-
-    def route(self) -> Route:
-        """How they send."""
-        levels = self._transfer.levels or ("node",)
-        if self._transfer.route != "hierarchical":
-            return Route(self._transfer.route)
-        return Route("hierarchical", [self._ranks.plan.places_of(self._members, level) for level in levels])
-
-    def owners(self, value: Value, kind: str) -> list[int]:
-        """For each member which of the pieces that these axes cut is its own."""
-        axes = _in_cutting_order(self.axes, value, kind)
-        found = [self._ranks.mesh.index(rank, axes) for rank in self._members]
-        # Where not all ranks of the axes take part, those that do are counted.
-        return [sorted(found).index(index) for index in found]
-
-    def cut(self, piece: Piece, value: Value) -> list[Piece]:
-        """A piece in as many as there are members, each at the place of the member that it is meant for."""
-        dim = self.operator.dim_to
-        kind = "stored" if dim == "stored" else "split"
-        pieces = [piece]
-        for size in self._cuts(value, kind):
-            pieces = [part for whole in pieces for part in _chunks(whole, dim, value, size)]
-        return [pieces[owner] for owner in self.owners(value, kind)]
-
-    def _cuts(self, value: Value, kind: str) -> list[int]:
-        """Into how many pieces each axis cuts, the first cut first."""
-        sizes = self._ranks.mesh.sizes
-        found = [sizes[axis] for axis in _in_cutting_order(self.axes, value, kind)]
-        # Where not all ranks of the axes take part, those that do share alike.
-        return found if math.prod(found) == self.size else [self.size]
-
-
-def _in_cutting_order(axes: Sequence[str], value: Value, kind: str | None = None) -> list[str]:
-    """The axes in the order in which they cut a value; those that do not cut it come last."""
-    order = [axis for axis, found, _ in value.placements if kind in (None, found)]
-    return sorted(axes, key=lambda axis: order.index(axis) if axis in order else len(order))
-
-
-def _chunks(piece: Piece, dim: str | None, value: Value, pieces: int) -> list[Piece]:
-    if dim == "stored":
-        return chunks_of_storage(piece, pieces)
-    assert dim is not None, "what is cut is cut along a dim"
-    return chunks_along(piece, value.dims.index(dim), pieces)
-
-
-def _flat(pieces: Iterable[Piece]) -> Array:
-    return np.concatenate([piece.array.reshape(-1) for piece in pieces])
-
-
-def _unpacked(flat: Array, like: Sequence[Piece]) -> list[Piece]:
-    """Several tensors out of one array, with the extents and shapes of others."""
-    found, start = [], 0
-    for piece in like:
-        stop = start + piece.array.size
-        found.append(Piece(piece.extent, flat[start:stop].reshape(piece.array.shape)))
-        start = stop
-    return found
-
-
-def _by_value(by_member: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
-    return [list(pieces) for pieces in zip(*by_member, strict=True)]
-
-
-def _all_reduce(gang: _Gang) -> list[list[Piece]]:
-    if gang.size == 1:
-        return gang.inputs
-    members = list(zip(*gang.inputs, strict=True))
-    summed = gang.route().all_reduce(gang.line(), [_flat(pieces) for pieces in members], gang.combine)
-    return _by_value([_unpacked(flat, pieces) for flat, pieces in zip(summed, members, strict=True)])
-
-
-def _average(gang: _Gang) -> list[list[Piece]]:
-    share = gang.integers.inverse(gang.size)
-    return [
-        [Piece(piece.extent, piece.array * share % gang.integers.modulus) for piece in pieces]
-        for pieces in _all_reduce(gang)
-    ]
-
-
-def _reduce_scatter(gang: _Gang) -> list[list[Piece]]:
-    """All tensors cut into a piece for each member; what is meant for one travels together."""
-    by_member = []  # For each member, for each target, the pieces of all tensors.
-    for pieces in zip(*gang.inputs, strict=True):
-        chunks = [gang.cut(piece, value) for piece, value in zip(pieces, gang.results, strict=True)]
-        by_member.append(_by_value(chunks))
-    if gang.size == 1:
-        return _by_value([by_member[0][0]])
-    flat = [[_flat(pieces) for pieces in targets] for targets in by_member]
-    summed = gang.route().reduce_scatter(gang.line(), flat, gang.combine)
-    return _by_value([_unpacked(array, by_member[at][at]) for at, array in enumerate(summed)])
-
-
-def _all_gather(gang: _Gang) -> list[list[Piece]]:
-    members = list(zip(*gang.inputs, strict=True))
-    flat = [_flat(pieces) for pieces in members]
-    arrived = [flat] if gang.size == 1 else gang.route().all_gather(gang.line(), flat)
-    by_member = []
-    for rows in arrived:
-        sources = [_unpacked(row, pieces) for row, pieces in zip(rows, members, strict=True)]
-        by_member.append(
-            [
-                _joined(gang, [pieces[index] for pieces in sources], name, value)
-                for index, (name, value) in enumerate(zip(gang.operator.inputs, gang.results, strict=True))
-            ]
-        )
-    return _by_value(by_member)
-
-
-def _joined(gang: _Gang, pieces: Sequence[Piece], name: str, value: Value) -> Piece:
-    """Pieces in order of members, put together in order of cutting."""
-    before = gang._scope.declared[name]
-    kind = "split" if gang.operator.dim_from else "stored"
-    owners = gang.owners(before, kind)
-    ordered = [piece for _, piece in sorted(zip(owners, pieces, strict=True), key=lambda pair: pair[0])]
-    declared = gang._ranks.mesh.extents(value)[gang._members[0]]
-    if gang.operator.dim_from is None:
-        return join_storage(ordered, declared)
-    at = value.dims.index(gang.operator.dim_from)
-    return join_along(ordered, at, len(declared.indices[at]))
-
-
-def _all_to_all(gang: _Gang) -> list[list[Piece]]:
-    (pieces,), (value,) = gang.inputs, gang.results
-    operator = gang.operator
-    assert operator.dim_from is not None, "an all-to-all takes a cut apart"
-    at = value.dims.index(operator.dim_from)
-    chunks = [_chunks(piece, operator.dim_to, value, gang.size) for piece in pieces]
-    arrays = [[chunk.array for chunk in row] for row in chunks]
-    arrived = arrays if gang.size == 1 else exchange(gang.line(), arrays)
-    length = len(gang._ranks.mesh.extents(value)[gang._members[0]].indices[at])
-    found = []
-    for target, row in enumerate(arrived):
-        parts = [Piece(chunks[source][target].extent, array) for source, array in enumerate(row)]
-        found.append(join_along(parts, at, length))
-    return [found]
-
-
-def _ring_attention(gang: _Gang) -> list[list[Piece]]:
-    """Keys and values go around; every rank adds what it sees to its outputs."""
-    queries, keys, values = gang.inputs
-    totals = [np.zeros_like(piece.array) for piece in queries]
-    line = gang.line() if gang.size > 1 else None
-    travelling: list[tuple[Piece, ...]] = list(zip(keys, values, strict=True))
-    for hop in range(gang.size):
-        for place, (k, v) in enumerate(travelling):
-            seen = attend(gang.integers, gang.network, queries[place], k, v)
-            totals[place] = gang.integers.sum(totals[place], seen)
-        if line is not None and hop < gang.size - 1:
-            travelling = _passed_on(line, travelling)
-    return [[Piece(piece.extent, array) for piece, array in zip(queries, totals, strict=True)]]
-
-
-def _ring_attention_grad(gang: _Gang) -> list[list[Piece]]:
-    """Keys and values go around with their gradients, which take one hop more to come home."""
-    gradients, queries, keys, values = gang.inputs
-    of_q = [np.zeros_like(piece.array) for piece in queries]
-    line = gang.line() if gang.size > 1 else None
-    travelling: list[tuple[Piece, ...]] = list(zip(keys, values, strict=True))
-    owed: list[tuple[Piece, ...]] = [
-        tuple(Piece(piece.extent, np.zeros_like(piece.array)) for piece in pair) for pair in travelling
-    ]
-    for hop in range(gang.size):
-        for place, (k, v) in enumerate(travelling):
-            seen = attend_grad(gang.integers, gang.network, gradients[place], queries[place], k, v)
-            of_q[place] = gang.integers.sum(of_q[place], seen[0])
-            owed[place] = tuple(
-                Piece(piece.extent, gang.integers.sum(piece.array, array))
-                for piece, array in zip(owed[place], seen[1:], strict=True)
-            )
-        if line is not None:
-            owed = _passed_on(line, owed)
-            travelling = _passed_on(line, travelling) if hop < gang.size - 1 else travelling
-    of_k, of_v = zip(*owed, strict=True)
-    return [
-        [Piece(piece.extent, array) for piece, array in zip(queries, of_q, strict=True)],
-        list(of_k),
-        list(of_v),
-    ]
-
-
-def _passed_on(line: Line, pieces: Sequence[tuple[Piece, ...]]) -> list[tuple[Piece, ...]]:
-    """What every place has after each has sent its pieces to the next."""
-    size = len(pieces)
-    return [
-        tuple(
-            Piece(piece.extent, line.send((place - 1) % size, place, piece.array))
-            for piece in pieces[(place - 1) % size]
-        )
-        for place in range(size)
-    ]
-
-
-_TOGETHER: Mapping[str, Callable[[_Gang], list[list[Piece]]]] = {
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "ring_attention": _ring_attention,
-    "ring_attention_grad": _ring_attention_grad,
-    "average": _average,
-}

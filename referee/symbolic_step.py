@@ -7,7 +7,7 @@ import numpy as np
 from symbolic_comparing import check_held, check_numbers
 from symbolic_data import batches_of
 from symbolic_devices import Devices
-from symbolic_integers import NO_TARGET, Integers
+from symbolic_integers import Integers
 from symbolic_pieces import Array, Extent, Piece, take
 from symbolic_plan import MOVES, Operator, Plan, Site
 from symbolic_ranks import Held, Ranks, Scope
@@ -176,12 +176,12 @@ class Step:
         self._check_update(scope)
 
     def _counted(self) -> Held:
-        """The targets that each rank has seen."""
+        """The targets that each rank has seen, each counted as its weight: no two parts of a batch count alike."""
         extents = self._plan.mesh.extents(self._plan.head.values["targets"])
         found = {}
         for rank, extent in enumerate(extents):
-            number = sum(int((take(batch.targets, extent) != NO_TARGET).sum()) for batch in self._batches)
-            found[rank] = Piece(Extent(()), np.asarray(number))
+            number = sum(int(take(batch.weights, extent).sum()) for batch in self._batches)
+            found[rank] = Piece(Extent(()), np.asarray(number % self._integers.modulus))
         return found
 
     def _check_update(self, scope: Scope) -> None:

@@ -78,7 +78,8 @@ class _Drawing:
         self._free: list[str] = []
         self._batch: list[str] = []
         self._sequence: list[str] = []
-        self._stages = 1
+        self._pipeline = ""
+        self._averaged = ""
         self._microbatches: int | None = None
 
     def job(self) -> Job:
@@ -95,9 +96,15 @@ class _Drawing:
         self._draw_stores()
         self._draw_reductions()
         self._draw_memory()
-        mesh = ", ".join(f"{axis} {size}" for axis, size in self._sizes.items())
-        text = "\n".join([f"MESH {mesh}", *self._lines])
-        return Job(seed=self._seed, text=text, training=self._draw_training(), nodes=self._draw_nodes())
+        nodes = self._draw_nodes()
+        text = "\n".join([self._mesh_line(nodes), *self._lines])
+        return Job(seed=self._seed, text=text, training=self._draw_training(), nodes=nodes)
+
+    def _mesh_line(self, nodes: tuple[int, ...]) -> str:
+        axes = [f"{axis} {size}" for axis, size in self._sizes.items()]
+        if nodes[0] % self._sizes[[*self._sizes][-1]] == 0 and self._maybe(0.2):
+            axes[-1] += " WITHIN node"
+        return f"MESH {', '.join(axes)}"
 
     def _maybe(self, probability: float) -> bool:
         return self._chance.random() < probability
@@ -138,7 +145,7 @@ class _Drawing:
             layers=chance.choice((1, 2, 2, 3, 4)),
             embed=chance.choice((8, 12, 16)) if self._maybe(0.3) else heads * head_size,
             heads=heads,
-            kv_heads=chance.choice([count for count in (1, 2, 4, 8) if heads % count == 0]),
+            kv_heads=chance.choice([count for count in (1, 2, 4, 8, heads) if heads % count == 0]),
             head_size=head_size,
             mlp=chance.choice((8, 12, 16)),
             vocab=chance.randint(5, 24),
@@ -174,6 +181,8 @@ class _Drawing:
         )
 
     def _draw_nodes(self) -> tuple[int, ...]:
+        if self._world > 2 and self._maybe(0.05):
+            return (1, self._world - 1)
         size = self._chance.choice([size for size in (1, 2, 2, 4, 8, 16) if self._world % size == 0])
         return (size,) * (self._world // size)
 
@@ -188,6 +197,7 @@ class _Drawing:
             return
         axis = self._chance.choice(fitting)
         self._free.remove(axis)
+        self._pipeline = axis
         ranks = self._sizes[axis]
         schedule = self._chance.choice(
             (
@@ -204,7 +214,6 @@ class _Drawing:
         twice = schedule.endswith("(2)") or schedule in ("zbv", "dualpipev")
         if twice and 2 * ranks > self._network.layers and self._maybe(0.9):
             schedule, twice = self._chance.choice(("gpipe", "1f1b")), False
-        self._stages = ranks * (2 if twice else 1)
         line = f"SPLIT layers OVER {axis}" + (f" USING {schedule}" if schedule else "")
         count = self._chance.choice((ranks, 2 * ranks))
         if self._maybe(0.8):
@@ -224,7 +233,7 @@ class _Drawing:
             axis = self._take_axis(0.45)
             if axis is None or not dims:
                 break
-            chosen = self._some(dims)
+            chosen = self._some([dim for dim in dims if self._fits(dim, axis)] or dims)
             dims = [dim for dim in dims if dim not in chosen]
             self._lines.append(f"SPLIT {', '.join(chosen)} OVER {axis}")
             if self._maybe(0.4):
@@ -238,6 +247,13 @@ class _Drawing:
                     )
                 )
                 self._lines.append(f"SPLIT sequence OF activations WHERE {where} OVER {axis}")
+
+    def _fits(self, dim: str, axis: str) -> bool:
+        """Whether a dim can be cut over an axis; now and then nobody asks."""
+        elements = {"heads": self._network.kv_heads, "mlp": self._network.mlp, "vocab": self._sizes[axis]}[
+            dim
+        ]
+        return elements % self._sizes[axis] == 0 or self._maybe(0.05)
 
     def _draw_sequence_axes(self) -> None:
         for _ in range(2):
@@ -255,7 +271,7 @@ class _Drawing:
                 self._free.append(axis)  # The batch may be split over it, too.
 
     def _draw_batch(self) -> None:
-        named = [axis for axis in self._free if self._maybe(0.9)]
+        named = [axis for axis in self._free if self._sizes[axis] == 1 or self._maybe(0.97)]
         is_silent = self._maybe(0.3) and not any("experts" in line for line in self._lines)
         self._batch = self._free if is_silent else named
         if named and not is_silent:
@@ -274,7 +290,7 @@ class _Drawing:
         """Splits of single tensors, over an axis that is there for something else or for nothing."""
         if not self._maybe(0.25):
             return
-        axis = self._chance.choice(list(self._sizes))
+        axis = self._chance.choice(self._shareable() or list(self._sizes))
         self._lines.append(
             self._chance.choice(
                 (
@@ -294,6 +310,11 @@ class _Drawing:
                 )
             )
         )
+
+    def _shareable(self) -> list[str]:
+        """Axes along which ranks hold the same layers of the same model; now and then all."""
+        apart = {self._pipeline, self._averaged}
+        return [axis for axis in self._sizes if axis not in apart or self._maybe(0.05)]
 
     # What is stored, summed, averaged, kept.
 
@@ -332,8 +353,6 @@ class _Drawing:
             every = self._chance.choice((1, 3, 8))
             self._lines.append(f"AVERAGE params OVER {axis} EVERY {every} STEPS{outer}")
             self._averaged = axis
-        else:
-            self._averaged = ""
 
     def _draw_reductions(self) -> None:
         data = [axis for axis in (*self._batch, *self._sequence) if axis != self._averaged]
@@ -352,7 +371,7 @@ class _Drawing:
             line = f"REDUCE grads{self._where()} OVER {', '.join(data if self._maybe(0.7) else self._some(data))}"
             line += self._chance.choice(routes)
             line += self._chance.choice(("", "", " BUCKET 1KB", " BUCKET 3KiB"))
-            line += self._chance.choice(("", "", "", " COMPRESS bf16", " COMPRESS int8"))
+            line += self._chance.choice(("", "", "", " COMPRESS bf16", " COMPRESS int8", " COMPRESS none"))
             line += self._chance.choice(("", "", " IN bf16", " IN fp16"))
             line += self._chance.choice(("", "", "", " ON node = 0", " ON rank < 4", " ON node % 2 = 1"))
             self._lines.append(f"{line} IF ANY")
@@ -575,3 +594,73 @@ def _changed_update(update: Update, old: Operator, change: _Change) -> Update:
         operators=change.apply(update.operators, old),
         results={name: change.name(value) for name, value in update.results.items()},
     )
+
+
+def features_of(job: Job, plan: Plan) -> frozenset[str]:
+    """What of the language and of the planner a plan puts to work, to be counted over many."""
+    return frozenset(_features(job, plan))
+
+
+def _features(job: Job, plan: Plan) -> Iterator[str]:
+    yield from (f"statement {line.split()[0]}" for line in job.text.splitlines())
+    yield from (
+        f"clause {word}" for word in ("WHERE", " ON ", "BUCKET", "COMPRESS", "WITHIN") if word in job.text
+    )
+    yield from _features_of_training(job.training)
+    for operators in _programs(plan):
+        for operator in operators:
+            yield f"operator {operator.kind.value}"
+            if operator.variants:
+                yield "groups that send in another way"
+            for transfer in (operator.transfer, *(way for _, way in operator.variants)):
+                if transfer is not None:
+                    yield f"route {transfer.route}"
+                    yield f"wire {transfer.wire}"
+                    yield f"compress {transfer.compress}"
+    if plan.pipeline.axis is not None and plan.pipeline.num_stages > 1:
+        yield f"schedule {plan.pipeline.schedule.value}"
+    yield from (f"attention {decision.value}" for decision in plan.bound.attention.values())
+    yield from _features_of_layouts(plan)
+
+
+def _features_of_training(training: Training) -> Iterator[str]:
+    network = training.network
+    yield "experts" if network.experts else "dense"
+    yield "tied" if network.tied else "untied"
+    yield f"bias {network.bias.value}"
+    yield f"positions {network.positions.value}"
+    yield f"{network.norm.value}"
+    yield f"{network.activation.value}"
+    if network.kv_heads < network.heads:
+        yield "grouped queries"
+    if network.qk_norm:
+        yield "norm of queries and keys"
+    if training.shares is not None:
+        yield "shares"
+
+
+def _features_of_layouts(plan: Plan) -> Iterator[str]:
+    if plan.work.num_parts % plan.work.replicas:
+        yield "replicas without a last share"
+    for parameter in plan.parameters.values():
+        if len(parameter.stages) > 1:
+            yield "a matrix tied over two stages"
+        for table, placements in parameter.stored.items():
+            axes = placements.axes_of(PlacementKind.STORED)
+            if axes:
+                yield f"stored {table} over {len(axes)} axes" if len(axes) > 1 else f"stored {table}"
+        for axis, placement in parameter.computed:
+            yield f"parameters {placement}"
+            if placement.dim == "experts" and axis in plan.bound.batch_axes:
+                yield "experts over an axis of the batch"
+            if placement.dim == "vocab" and parameter.shape[0] % plan.axis_sizes[axis]:
+                yield "uneven pieces of the vocabulary"
+    for block in plan.blocks:
+        if block.recompute:
+            yield "recompute"
+        if block.offloaded:
+            yield "offloaded activations"
+        for value in block.values.values():
+            for dim in ("batch", "sequence", "slots"):
+                if len(value.placements.axes_cutting(dim)) > 1:
+                    yield f"{dim} cut over several axes"

@@ -111,3 +111,14 @@ def test_sealed_sites(plan_of: PlanOf) -> None:
     assert plan.block_of(0).values["attention.q"].dtype == "fp32"
     assert plan.block_of(2).values["attention.q"].dtype == "bf16"
     assert plan.parameters["embedding.weight"].offloaded == ("states",)
+
+
+def test_each_way_names_its_own_line(plan_of: PlanOf) -> None:
+    """Who asks why old cards send bf16 is pointed at that line."""
+    plan = compiled("Old cards and new ones", plan_of)
+    lines = {
+        traffic.transfer.wire: traffic.because.line.line if traffic.because.line else None
+        for traffic in plan.traffic
+        if traffic.block == "update" and traffic.transfer.axes == ("dp",) and "acc:" in traffic.tensors[0]
+    }
+    assert lines == {"bf16": 6, "fp32": 5}

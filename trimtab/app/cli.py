@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trimtab.app.answer_formats import AnswerFormat
 from trimtab.terms import ExitCode, TrimtabError
 
 Overrides = Annotated[
@@ -109,6 +110,39 @@ def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) 
     from trimtab.app.explaining import explain_job
 
     return explain_job(job, overrides or (), is_json=is_json)
+
+
+@app.command()
+def query(
+    subject: Annotated[
+        str, typer.Argument(metavar="JOB|RUN", help="The job file, or a run's directory or its unique name.")
+    ],
+    sql: Annotated[
+        str | None,
+        typer.Argument(metavar="[SQL]", help="One statement; read from standard input if left out."),
+    ] = None,
+    overrides: Overrides = None,
+    format_: Annotated[
+        AnswerFormat | None,
+        typer.Option("--format", help="Of the answer; else as the file's name says, or a table."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where the answer goes; else standard output."),
+    ] = None,
+    is_listing: Annotated[
+        bool, typer.Option("--tables", help="List the tables that can be asked, with their columns.")
+    ] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Ask a plan, or a run, in SQL."""
+    from trimtab.app.querying import Asked, answer, list_tables
+
+    if is_listing:
+        return list_tables(subject, overrides or (), is_json=is_json)
+    return answer(
+        Asked(subject=subject, sql=sql, overrides=overrides or (), format=format_, file=file, is_json=is_json)
+    )
 
 
 @app.command()

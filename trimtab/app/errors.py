@@ -3,7 +3,8 @@
 InputError
 ├── JobReadError      the job file cannot be read at all, or names what does not exist
 ├── UnknownRunError   no run, or several runs, have the name that was given
-└── RunStateError     the run is not in the state that the verb needs
+├── RunStateError     the run is not in the state that the verb needs
+└── QueryError        a question to the tables of a plan or a run is wrong, or asks for too much
 """
 
 from trimtab.terms import InputError
@@ -19,3 +20,7 @@ class UnknownRunError(InputError):
 
 class RunStateError(InputError):
     """The run is not in the state that the verb needs: it is alive, it is not, it has no such step."""
+
+
+class QueryError(InputError):
+    """A question in SQL is wrong, does more than read, or asks for too much; the message points into it."""

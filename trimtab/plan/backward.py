@@ -9,7 +9,7 @@ parallelism comes from.
 from collections.abc import Callable, Mapping, Sequence
 
 from trimtab.plan.block_builder import BlockBuilder
-from trimtab.plan.forward import COMPUTED, DATA_DIMS, BlockContext
+from trimtab.plan.forward import COMPUTED, BlockContext
 from trimtab.plan.placements import PARTIAL, REPLICATED, PlacementKind, Placements
 from trimtab.plan.program import Operator, OperatorKind
 
@@ -127,13 +127,16 @@ class Backward:
     def _placements(self, value: str) -> Placements:
         return self._builder.values[value].placements
 
-    def _parameter_gradient(self, parameter: str, *seen: str) -> str:
-        """Gradient of a parameter: a summand on every axis on which the values it met were different data."""
+    def _parameter_gradient(self, parameter: str, seen: str) -> str:
+        """Gradient of a parameter: a summand on every axis on which ranks hold it alike and a value that it met in pieces.
+
+        The pieces are other samples or tokens, other heads under one norm, or the part of a stream that a whole
+        bias was added to.
+        """
         dims, shape, placements = self._context.parameters[parameter]
-        for value in seen:
-            for axis, placement in self._placements(value):
-                if placement.dim in DATA_DIMS and placements.on(axis) == REPLICATED:
-                    placements = placements.put(axis, PARTIAL)
+        for axis, placement in self._placements(seen):
+            if placement.kind is PlacementKind.SPLIT and placements.on(axis) == REPLICATED:
+                placements = placements.put(axis, PARTIAL)
         return self._builder.value(f"grad:param:{parameter}", dims, shape, placements, "fp32")
 
     # One rule for each kind: gradient of the output in, gradients of inputs and parameters out.
@@ -158,23 +161,10 @@ class Backward:
     def _norm(self, operator: Operator, gradient: str) -> None:
         (x,) = operator.inputs
         outputs = [self._part(x, dual(self._placements(x)))]
-        # A norm over heads meets other heads on every rank that cuts them, with the same parameters.
-        seen = [x]
-        outputs += [self._parameter_gradient(parameter, *seen) for parameter in operator.parameters]
-        self._mark_head_norm(operator, outputs[1:], x)
+        outputs += [self._parameter_gradient(parameter, x) for parameter in operator.parameters]
         self._builder.add(
             OperatorKind.NORM_GRAD, [gradient, x], outputs, COMPUTED, parameters=operator.parameters
         )
-
-    def _mark_head_norm(self, operator: Operator, gradients: Sequence[str], x: str) -> None:
-        for parameter, name in zip(operator.parameters, gradients, strict=True):
-            if self._context.parameters[parameter][0] != ("head",):
-                continue
-            placements = self._placements(name)
-            for axis, placement in self._placements(x):
-                if placement.dim in ("heads", "kv_heads"):
-                    placements = placements.put(axis, PARTIAL)
-            self._builder.retype(name, placements)
 
     def _linear(self, operator: Operator, gradient: str) -> None:
         (x,) = operator.inputs

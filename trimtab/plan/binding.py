@@ -60,11 +60,8 @@ class Reduction:
 
     @property
     def line(self) -> Span | None:
-        """The statement that says most about it."""
-        for decision in (self.route, self.compress, self.wire, self.bucket_bytes, self.over):
-            if decision.line is not None:
-                return decision.line
-        return None
+        """The last statement that speaks of it."""
+        return self.over.line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -98,10 +98,6 @@ class BlockBuilder:
             name = copy
         return name
 
-    def retype(self, name: str, placements: Placements) -> None:
-        """Let a value lie otherwise than was said when it was made."""
-        self.values[name] = replace(self.values[name], placements=placements)
-
     def use_maximum(self) -> None:
         """Let the reduction that was added last take the largest instead of the sum."""
         last = self.operators[-1]

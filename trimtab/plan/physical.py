@@ -109,6 +109,7 @@ class Traffic:
             how many bytes to whom, as places in the group.
         runs: Runs in one step, by place on the pipeline's axis; ranks elsewhere do not run it.
         tensors: Names of what is sent.
+        because: Why it is there, and why this way.
     """
 
     block: str
@@ -120,11 +121,7 @@ class Traffic:
     sends: tuple[tuple[tuple[int, ...], tuple[Send, ...]], ...]
     runs: Mapping[int, float]
     tensors: tuple[str, ...]
-
-    @property
-    def because(self) -> Because:
-        """Why it is there."""
-        return self.operator.because
+    because: Because
 
     def sent_bytes(self, rank: int) -> int:
         """Bytes that a rank sends in one run."""

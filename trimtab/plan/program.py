@@ -170,6 +170,7 @@ class Operator:
         dim_to: The dim that an all-to-all, a scatter or a slice cuts; ``stored`` for pieces of storage.
         cuts: The axes of a slice.
         variants: Process groups (by index, in order of their first rank) that do it in another way.
+        variant_lines: For each variant the statement behind it.
         every: Steps from one time to the next.
     """
 
@@ -183,6 +184,7 @@ class Operator:
     dim_to: str | None = None
     cuts: tuple[str, ...] = ()
     variants: tuple[tuple[tuple[int, ...], Transfer], ...] = ()
+    variant_lines: tuple[Span | None, ...] = ()
     every: int = 1
 
 

@@ -67,9 +67,10 @@ def _with(
     }
     (main, *_) = sorted(transfers, key=len, reverse=True)
     others = tuple((groups, transfer) for groups, transfer in transfers.items() if groups != main)
+    lines = tuple(reductions[groups].line for groups, _ in others)
     line = reductions[main].line or bound.data_line(axes[0]) or operator.because.line
     because = Because(reason="sum of gradients", line=line)
-    return replace(operator, transfer=transfers[main], variants=others, because=because)
+    return replace(operator, transfer=transfers[main], variants=others, variant_lines=lines, because=because)
 
 
 def _transfer(reduction: Reduction, parameter: Parameter, bound: Bound, axes: Sequence[str]) -> Transfer:

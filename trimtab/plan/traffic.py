@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from trimtab.plan.collectives import Request, RouteError, Send, sends_of
 from trimtab.plan.meshes import coordinates, groups
@@ -36,6 +37,10 @@ def _phases(block: Block) -> Iterator[tuple[Phase, tuple[Operator, ...]]]:
     yield Phase.BACKWARD, (*block.gathers, *block.backward)
 
 
+_Places = tuple[tuple[int | None, ...], ...]
+"""For each rank of a group its node, rack and site."""
+
+
 class _Counter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -46,7 +51,7 @@ class _Counter:
             coordinates(plan.mesh, rank)[axis] if axis else 0 for rank in range(plan.mesh.num_devices)
         ]
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
-        self._sent: dict[tuple[object, ...], tuple[Send, ...]] = {}
+        self._standing: dict[tuple[tuple[int, ...], ...], dict[_Places, list[int]]] = {}
 
     def block_traffic(self, block: Block, phase: Phase, operator: Operator) -> Iterator[Traffic]:
         if operator.kind not in COLLECTIVES:
@@ -75,8 +80,11 @@ class _Counter:
         assert transfer is not None, "collectives are sent"
         all_groups = self._groups_over(transfer.axes)
         special = {index for indices, _ in operator.variants for index in indices}
-        ways = [(tuple(index for index in range(len(all_groups)) if index not in special), transfer)]
-        for indices, way in (*ways, *operator.variants):
+        others = tuple(index for index in range(len(all_groups)) if index not in special)
+        ways = [(others, transfer, operator.because)]
+        for (indices, way), line in zip(operator.variants, operator.variant_lines, strict=True):
+            ways.append((indices, way, replace(operator.because, line=line)))
+        for indices, way, because in ways:
             members = self._taking_part([all_groups[index] for index in indices], way, runs)
             if not members:
                 continue
@@ -91,6 +99,7 @@ class _Counter:
                 sends=tuple(self._sends(operator, values, way, members, elements, piece)),
                 runs=runs,
                 tensors=operator.inputs,
+                because=because,
             )
 
     def _groups_over(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
@@ -163,11 +172,17 @@ class _Counter:
         piece: int,
     ) -> Iterator[tuple[tuple[int, ...], tuple[Send, ...]]]:
         """Messages in bytes, once for all groups whose ranks stand alike."""
-        by_places: dict[tuple[tuple[int | None, ...], ...], list[int]] = {}
-        for index, group in enumerate(members):
-            by_places.setdefault(_relative([self._places[rank] for rank in group]), []).append(index)
-        for places, indices in by_places.items():
+        for places, indices in self._alike(tuple(members)).items():
             yield tuple(indices), self._messages(operator, values, transfer, places, elements, piece)
+
+    def _alike(self, members: tuple[tuple[int, ...], ...]) -> Mapping[_Places, list[int]]:
+        """Groups by index, those together whose ranks stand alike on nodes, racks and sites."""
+        found = self._standing.get(members)
+        if found is None:
+            found = self._standing[members] = {}
+            for index, group in enumerate(members):
+                found.setdefault(_relative([self._places[rank] for rank in group]), []).append(index)
+        return found
 
     def _messages(
         self,
@@ -242,6 +257,7 @@ class _Counter:
             sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
             runs={source: float(runs)},
             tensors=("residual stream",),
+            because=because,
         )
 
 

@@ -337,7 +337,8 @@ def _add_parameter_grad(operands: _Operands) -> list[Placement] | None:
     (gradient,), (parameter,) = operands.inputs, operands.parameters
     if gradient == PARTIAL or parameter != REPLICATED:
         return None
-    return [PARTIAL if _is_data(gradient) else REPLICATED]
+    # A rank that has a piece of the stream sees other tokens than the others, or another part of the parameter.
+    return [REPLICATED if gradient == REPLICATED else PARTIAL]
 
 
 def _attention(operands: _Operands) -> list[Placement] | None:
@@ -521,8 +522,11 @@ class _UpdateChecker:
         for name in SCALARS:
             if name not in self._plan.update.values:
                 continue
-            made = [value for value in self._checker.made() if base_name(value) == name]
-            layouts = [self._plan.update.values[value].placements for value in made]
+            layouts = [
+                self._plan.update.values[value].placements
+                for value in self._checker.made()
+                if value.startswith(name) and base_name(value) == name
+            ]
             if not any(not layout.axes_of(PlacementKind.PARTIAL) for layout in layouts):
                 yield Wrong(f"{name!r} is never summed: every rank would go on with its own part", None)
 

@@ -4,11 +4,15 @@ from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState
 from trimtab.terms.errors import ExitCode, InfeasibleError, InputError, RunError, TrimtabError
 from trimtab.terms.ledger_classes import Clock, Layer, LedgerClass
 from trimtab.terms.names import nearest_name
+from trimtab.terms.relations import Cell, Column, ColumnType, Relation, Schema, unique_names
 from trimtab.terms.spans import Span, caret_under
 from trimtab.terms.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 __all__ = [
+    "Cell",
     "Clock",
+    "Column",
+    "ColumnType",
     "ComputeType",
     "ExitCode",
     "InfeasibleError",
@@ -17,8 +21,10 @@ __all__ = [
     "LedgerClass",
     "OnLoss",
     "Phase",
+    "Relation",
     "RunError",
     "RunState",
+    "Schema",
     "Span",
     "TrimtabError",
     "caret_under",
@@ -27,4 +33,5 @@ __all__ = [
     "nearest_name",
     "parse_bytes",
     "parse_seconds",
+    "unique_names",
 ]

@@ -52,11 +52,11 @@ def format_bytes(count: float) -> str:
     >>> format_bytes(14_200_000_000), format_bytes(512)
     ('14.2 GB', '512 B')
     """
-    for unit in ("B", "KB", "MB", "GB"):
+    for unit in ("B", "KB", "MB", "GB", "TB", "PB"):
         if abs(count) < 1000:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.4g} TB"
+    return f"{count:.4g} EB"
 
 
 def format_seconds(seconds: float) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -242,15 +241,13 @@ def test_too_long_lines_and_programs_are_refused_with_the_limit() -> None:
         "MESH a 1" + ", a 1" * 300 + "\n",
     ],
 )
-def test_time_grows_with_the_length_only(line: str) -> None:
-    """Otherwise a long program takes minutes; the limit is many times what was measured."""
+@pytest.mark.timeout(30)
+def test_a_long_text_is_read_or_refused(line: str) -> None:
+    """Otherwise a long program takes minutes: what grows with the square of its length runs into the timeout."""
     text = line * (MAX_CHARACTERS // len(line))
-    start = time.perf_counter()
     with contextlib.suppress(StrategyError):
-        parse_strategy(text, source="x.trim")
-    elapsed_s = time.perf_counter() - start
-    print(f"{len(text):,} characters in {elapsed_s:.2f} s")
-    assert elapsed_s < 10
+        program = parse_strategy(text, source="x.trim")
+        assert len(program.statements) == text.count("REDUCE") + text.count("MESH")
 
 
 def test_nothing_is_read_with_lark() -> None:

