@@ -4,6 +4,7 @@ TRIMTAB_REGENERATE=1 writes the job files and tables anew.
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,13 @@ def test_other_networks_are_refused(name):
     """A decoder made of half an encoder and decoder trains something, and not what was asked for."""
     with pytest.raises(MigrationError, match=r"encoder|NeoX"):
         migrated(name)
+
+
+@pytest.mark.parametrize("name", [*CONFIGURATIONS, *REFUSED])
+def test_each_configuration_names_its_source(name):
+    """A number that nobody can look up proves nothing."""
+    first = (FACTS / name).read_text(encoding="utf-8").partition("\n")[0]
+    assert re.match(r"# The settings of [\w.-]+/[\w.-]+ [\w./-]+", first)
 
 
 def test_the_configurations_differ():
