@@ -171,3 +171,12 @@ def test_an_average_is_compressed_as_it_says(plan_of: PlanOf) -> None:
         for plan in (plain, small)
     ]
     assert sent[0] == 4 * sent[1]
+
+
+def test_the_order_of_storing_and_cutting_does_not_matter(plan_of: PlanOf) -> None:
+    """A preset may be used after a STORE: what is cut over an axis is in pieces there already."""
+    lines = ["MESH dp 2, tp 2", "STORE states OVER tp", "SPLIT heads, mlp, vocab OVER tp"]
+    first, second = plan_of("\n".join(lines)), plan_of("\n".join([lines[0], lines[2], lines[1]]))
+    for plan in (first, second):
+        assert str(plan.parameters["layers.0.mlp.up.weight"].stored["states"]) == "split mlp over tp"
+        assert str(plan.parameters["final_norm.weight"].stored["states"]) == "stored over tp"

@@ -205,6 +205,7 @@ class _Binder:
             self._refuse_on(statement)
             self._refuse_stage_axis(statement)
             _BINDERS[type(statement)](self, statement)
+        self._drop_needless_storage()
         self._check_cuts()
         if not self._problems:
             self._check_idle_axes()
@@ -507,13 +508,18 @@ class _Binder:
                 self._refuse(name.span, f"STORE keeps params, grads and states in pieces, not {table.value}")
                 continue
             for row in self._matching(statement, table, statement.where):
-                cuts = self._splits[Table.PARAMS].get(row.name, {})
                 for axis in (axis.text for axis in statement.axes):
-                    if axis in cuts:
-                        continue  # Its pieces are already different there.
                     self._stored[table].setdefault(row.name, {})[axis] = Decision(True, statement.span)
                     self._own(statement, "store", table, row.name, axis)
         self._without_match(statement, tables, "matches")
+
+    def _drop_needless_storage(self) -> None:
+        """What is cut over an axis lies in different pieces there already, whichever line comes first."""
+        for table, by_name in self._stored.items():
+            for name, axes in by_name.items():
+                for axis in axes.keys() & self._splits[Table.PARAMS].get(name, {}).keys():
+                    del axes[axis]
+                    self._owners.pop(("store", table, name, axis), None)
 
     def _bind_reduce(self, statement: ReduceStatement) -> None:
         if Table(statement.table.text) is not Table.GRADS:
