@@ -6,7 +6,8 @@ import sys
 import pytest
 
 VERBS = [
-    "run", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "checkpoints",
+    "run", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "import", "export",
+    "checkpoints",
 ]  # fmt: skip
 
 OPTIONS = {
@@ -20,6 +21,8 @@ OPTIONS = {
     "doctor": {"--json"},
     "schema": set(),
     "init": {"--json"},
+    "import": {"--out", "--devices", "--json"},
+    "export": {"--set", "--out", "--json"},
 }
 
 ASK = """
@@ -129,7 +132,8 @@ def test_answers_without_tensors_come_at_once(desk, yardstick_s, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [("report", "quick-1"), ("compare", "quick-1", "quick-1"), ("checkpoints", "ls", "quick-1"), ("doctor",),
-     ("checkpoints", "verify", "quick-1"), ("run", "job.yaml", "--dry-run"), ("stop", "quick-1")],
+     ("checkpoints", "verify", "quick-1"), ("run", "job.yaml", "--dry-run"), ("stop", "quick-1"), ("import", "megatron", "--", "--num-layers", "2"),
+     ("export", "megatron", "job.yaml")],
 )  # fmt: skip
 def test_no_verb_that_only_reads_imports_torch(written_run, arguments):
     """A laptop without torch can look at a run."""

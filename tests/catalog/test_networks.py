@@ -162,6 +162,7 @@ def test_the_head_size_follows_width_and_heads_where_it_is_their_quotient() -> N
     assert network("llama-3m", embed=128).head_size == 16
     assert network("llama-3m", heads=4).head_size == 64
     assert network("qwen3-30b-a3b", embed=1024).head_size == 128
+    assert network("llama-3m", heads=4, head_size=32).head_size == 32
 
 
 def test_a_bias_may_be_said_as_true_or_false() -> None:

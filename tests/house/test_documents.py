@@ -5,12 +5,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.house.markdown import ROOT, Block, blocks, documents, links, read, table_after, tracked_files
 from trimtab.app.cli import run_cli
-from trimtab.catalog import family_names, network
+from trimtab.app.migrating import network_fields
+from trimtab.catalog import family_names, network, network_names
 from trimtab.plan import COLUMNS, Table, rows_of
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of
@@ -31,10 +33,11 @@ from trimtab.spec.language.vocabulary import (
     TYPES,
     VERBS,
 )
+from trimtab.spec.migration import Fate, Source, importer_for
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
-HARMLESS = {"explain", "schema", "strategy", "--help"}
-"""Commands that start no training and write nothing."""
+HARMLESS = {"explain", "schema", "strategy", "import", "export", "--help"}
+"""Commands that start no training and, without --out, write nothing."""
 
 
 def name_of(block: Block) -> str:
@@ -89,7 +92,8 @@ def test_every_command_that_starts_nothing_runs(
     """What a document shows must be what the reader sees; `...` stands for lines that are left out."""
     monkeypatch.chdir(ROOT)
     assert run_cli(arguments) == ExitCode.DONE, place
-    actual = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    said = capsys.readouterr()
+    actual = [line.rstrip() for line in (said.out + said.err).splitlines()]
     shown = [line for line in printed if line.strip() not in ("", "...")]
     missing = [line for line in shown if line.rstrip() not in actual]
     assert not missing, f"{place} shows what trimtab does not print: {missing}"
@@ -300,3 +304,61 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
     assert "make run" in head
     assert "make test" in head
     assert Path(ROOT / "Makefile").is_file()
+
+
+MOVING = "docs/migrating.md"
+
+
+def settings_of(section: str) -> list[tuple[str, list[str]]]:
+    """Each row of the table of a system: a setting with its value, and the formulas that it becomes."""
+    rows = table_after(MOVING, section)
+    return [(row[0].strip("`"), re.findall(r"`([^`]+)`", row[1])) for row in rows]
+
+
+@pytest.mark.parametrize(("setting", "formulas"), settings_of("### What becomes of settings"))
+def test_a_setting_of_deepspeed_becomes_what_the_page_says(setting: str, formulas: list[str]) -> None:
+    """Who moves in looks up his settings there."""
+    flag, value = setting.split(" ", 1)
+    *sections, key = flag.split(".")
+    file: dict[str, Any] = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
+    place = file
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[key] = json.loads(value)
+    assert_becomes("deepspeed", json.dumps(file), formulas)
+
+
+@pytest.mark.parametrize(("setting", "formulas"), settings_of("## torchtitan"))
+def test_a_setting_of_torchtitan_becomes_what_the_page_says(setting: str, formulas: list[str]) -> None:
+    """As above."""
+    flag, value = setting.split(" ", 1)
+    assert_becomes("torchtitan", f"{flag} = {value}", formulas)
+
+
+def assert_becomes(system: str, text: str, formulas: list[str]) -> None:
+    migration = importer_for(system)(Source(text=text, name="settings", devices=8))
+    assert formulas
+    assert set(formulas) <= set(migration.formulas.splitlines())
+
+
+def test_flags_of_megatron_become_the_formulas_that_are_listed() -> None:
+    """Who moves in looks up the flags of their own script here."""
+    rows = table_after("docs/migrating.md", "## Flags and formulas")
+    assert len(rows) >= 20
+    networks = {name: network_fields(network(name)) for name in network_names()}
+    shape = (
+        "--num-layers",
+        "8",
+        "--hidden-size",
+        "256",
+        "--num-attention-heads",
+        "8",
+        "--global-batch-size",
+        "64",
+    )
+    for flags, formula in rows:
+        words = flags.strip("`").split()
+        source = Source(text="", name="flags", flags=(*shape, *words), devices=16, networks=networks)
+        migration = importer_for("megatron")(source)
+        assert formula.strip("`") in migration.formulas.splitlines(), flags
+        assert not [found for found in migration.settings if found.fate is Fate.IMPOSSIBLE], flags

@@ -26,6 +26,9 @@ Injections = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="The job file.")]
+System = Annotated[
+    str, typer.Argument(metavar="SYSTEM", help="The other system, such as megatron or deepspeed.")
+]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory or its unique name.")]
 
 app = typer.Typer(
@@ -213,6 +216,44 @@ def init(
     from trimtab.app.starting import write_first_job
 
     return write_first_job(folder, is_json=is_json)
+
+
+@app.command("import")
+def import_(
+    system: System,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE] [-- FLAGS]", help="Its settings: a script, a configuration, flags."),
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", metavar="JOB", help="The job file to write; default: print it.")
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option("--devices", min=1, metavar="N", help="Devices, where the settings leave them open."),
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Turn settings of another system into a job file."""
+    from trimtab.app.migrating import import_file
+
+    return import_file(system, words or (), target=target, devices=devices, is_json=is_json)
+
+
+@app.command("export")
+def export_(
+    system: System,
+    job: JobFile,
+    overrides: Overrides = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file to write; default: print it.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Write a job as another system's settings."""
+    from trimtab.app.migrating import export_file
+
+    return export_file(system, job, overrides or (), target=target, is_json=is_json)
 
 
 @checkpoints.command("ls")

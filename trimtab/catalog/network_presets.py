@@ -36,8 +36,8 @@ def changed_network(base: Network, overrides: Mapping[str, object]) -> Network:
     """A network with fields replaced.
 
     An override of None leaves the base's value. Where the base has as many kv_heads as heads, an override
-    of ``heads`` alone moves both; where its heads make up its width, ``embed`` and ``heads`` move the head
-    size. Choices may be given as text, and ``bias`` as true (all) or false (none). The name of a changed
+    of ``heads`` alone moves both; where its heads make up its width, ``embed`` and ``heads`` move a head
+    size that is not given. Choices may be given as text, and ``bias`` as true (all) or false (none). The name of a changed
     network says what was changed: ``gpt-3m(layers=2)``.
 
     Raises: UnknownNameError for an unknown field; NetworkError for a value of the wrong type and for fields
@@ -54,7 +54,7 @@ def changed_network(base: Network, overrides: Mapping[str, object]) -> Network:
         return base
     label = ", ".join(f"{field}={value}" for field, value in changed.items())
     values = {field.name: getattr(base, field.name) for field in fields(Network)}
-    if base.head_size * base.heads == base.embed:
+    if "head_size" not in given and base.head_size * base.heads == base.embed:
         values["head_size"] = 0
     return _read(f"{base.name}({label})", values | changed)
 

@@ -72,8 +72,12 @@ class Model(Card):
     """Number of rows of the embedding, in tokens. Default: the preset's."""
     norm: Literal["layernorm", "rmsnorm"] | None = None
     """Normalisation. Default: the preset's."""
+    norm_eps: PositiveFloat | None = None
+    """Added to the variance (or mean square) before the root. Default: the preset's."""
     positions: Literal["learned", "rotary"] | None = None
     """How positions enter. Default: the preset's."""
+    rope_base: PositiveFloat | None = None
+    """Base of the rotary frequencies; unused with learned positions. Default: the preset's."""
     activation: Literal["gelu", "swiglu"] | None = None
     """Activation of the feed-forward part. Default: the preset's."""
     tied: bool | None = None

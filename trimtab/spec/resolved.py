@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from trimtab.spec.cards import Job
@@ -65,8 +66,33 @@ def find_origins(tree: MappingValue, job: Job) -> dict[str, str]:
 def write_yaml(job: Job, origins: Mapping[str, str]) -> str:
     """The job as a complete job file, each value followed by its origin in a comment."""
     lines = [f"# The resolved job file of {job.run}: every value, and where it came from."]
-    lines += _mapping_lines(plain_values(job), (), origins)
+    lines += yaml_lines(plain_values(job), origins)
     return "\n".join(lines) + "\n"
+
+
+def yaml_lines(
+    values: Mapping[str, Any], comments: Mapping[str, str] = MappingProxyType({}), *, path: Path = ()
+) -> Iterator[str]:
+    """Plain values as lines of YAML that read back the same, one key a line.
+
+    Args:
+        values: Mappings, lists, text, numbers and booleans.
+        comments: What to write behind a key, by its dotted path.
+        path: Where the values stand; their lines are indented by its length.
+    """
+    indent = "  " * len(path)
+    for key, value in values.items():
+        here = (*path, key)
+        comment = f"  # {said}" if (said := comments.get(".".join(here))) else ""
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_scalar(key)}:{comment}"
+            yield from yaml_lines(value, comments, path=here)
+        elif isinstance(value, str) and _fits_block(value):
+            chomping = "" if value.endswith("\n") else "-"
+            yield f"{indent}{_scalar(key)}: |{chomping}{comment}"
+            yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
+        else:
+            yield f"{indent}{_scalar(key)}: {_flow(value)}{comment}"
 
 
 def _origin(value: YamlValue) -> str:
@@ -84,22 +110,6 @@ def _leaves(values: Mapping[str, Any], prefix: Path = ()) -> Iterator[Path]:
             yield from _leaves(value, (*prefix, key))
         else:
             yield (*prefix, key)
-
-
-def _mapping_lines(values: Mapping[str, Any], path: Path, origins: Mapping[str, str]) -> Iterator[str]:
-    indent = "  " * len(path)
-    for key, value in values.items():
-        here = (*path, key)
-        comment = f"  # {origin}" if (origin := origins.get(".".join(here))) else ""
-        if isinstance(value, dict) and value:
-            yield f"{indent}{_scalar(key)}:"
-            yield from _mapping_lines(value, here, origins)
-        elif isinstance(value, str) and _fits_block(value):
-            chomping = "" if value.endswith("\n") else "-"
-            yield f"{indent}{_scalar(key)}: |{chomping}{comment}"
-            yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
-        else:
-            yield f"{indent}{_scalar(key)}: {_flow(value)}{comment}"
 
 
 def _fits_block(text: str) -> bool:

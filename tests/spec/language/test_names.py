@@ -103,3 +103,18 @@ def test_a_second_mesh_names_both_places(name: str) -> None:
     problem = check_program(program, 8)[0]
     assert problem.message == "a second MESH"
     assert [str(place.span).split(":")[0] for place in problem.others] == ["x.trim", "x.trim"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "last"), [("1f1b", 1), ("interleaved_1f1b(3)", 5), ("looped_bfs(2)", 3), ("zbv", 3)]
+)
+def test_stages_are_placed_by_their_own_number(schedule: str, last: int) -> None:
+    """Otherwise only the first round of an interleaved pipeline could be filled by hand."""
+    head = f"MESH pp 2, dp *\nSPLIT layers OVER pp USING {schedule}\n"
+    assert not check_names(
+        parse_strategy(f"{head}PLACE layers BETWEEN 0 AND 3 ON pp {last}", source="x.trim")
+    )
+    (problem,) = check_program(
+        parse_strategy(f"{head}PLACE layers BETWEEN 0 AND 3 ON pp {last + 1}", source="x.trim"), 4
+    )
+    assert f"pp has {'stage' if last > 1 else 'place'}s 0 to {last}" in problem.message

@@ -40,6 +40,7 @@ from trimtab.spec.language.vocabulary import (
     STAGE_SCHEDULES,
     TABLE_COLUMNS,
     TABLES,
+    TWO_STAGE_SCHEDULES,
     TYPES,
     Function,
     ValueKind,
@@ -55,7 +56,7 @@ def name_problems(program: Program, sizes: Mapping[str, int | None] | None) -> I
         program: The program.
         sizes: Axes with their sizes, None for a size that is not known; None if the axes are not known.
     """
-    check = _Check(sizes=sizes)
+    check = _Check(sizes=sizes, stages_per_place=_stages_per_place(program))
     for statement in program.statements:
         yield from check.statement(statement)
 
@@ -65,6 +66,7 @@ class _Check:
     """Checks statements against the axes of one mesh."""
 
     sizes: Mapping[str, int | None] | None
+    stages_per_place: Mapping[str, int]
 
     def statement(self, statement: Statement) -> Iterator[Problem]:
         match statement:
@@ -150,9 +152,26 @@ class _Check:
     def _index(self, statement: PlaceStatement) -> Iterator[Problem]:
         axis, index = statement.axis.text, statement.index
         size = self.sizes.get(axis) if self.sizes is not None else None
-        if index < 0 or (size is not None and index >= size):
-            places = f"{axis} has places 0 to {size - 1}" if size else "places count from 0"
-            yield Problem(span=statement.span, message=f"there is no place {index} on {axis}: {places}")
+        each = self.stages_per_place.get(axis, 1)
+        if index < 0 or (size is not None and index >= size * each):
+            what = "stage" if each > 1 else "place"
+            there = f"{axis} has {what}s 0 to {size * each - 1}" if size else f"{what}s count from 0"
+            yield Problem(span=statement.span, message=f"there is no {what} {index} on {axis}: {there}")
+
+
+def _stages_per_place(program: Program) -> dict[str, int]:
+    """By axis, how many stages each of its places holds under its schedule; PLACE counts them all."""
+    found: dict[str, int] = {}
+    for statement in program.statements:
+        if not isinstance(statement, SplitStatement) or statement.using is None:
+            continue
+        if any(dim.text == "layers" for dim in statement.dims):
+            counts = [
+                argument.value for argument in statement.using.arguments if isinstance(argument.value, int)
+            ]
+            count = counts[0] if counts else 2 if statement.using.name.text in TWO_STAGE_SCHEDULES else 1
+            found |= {axis.text: count for axis in statement.axes}
+    return found
 
 
 def _size(size: int | None) -> str:

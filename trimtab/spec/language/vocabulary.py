@@ -100,6 +100,9 @@ STAGE_SCHEDULES = (
 )
 """Order of the microbatches in a pipeline; ``stages`` is how many stages each place of the axis holds."""
 
+TWO_STAGE_SCHEDULES = frozenset({"zbv", "dualpipev"})
+"""Schedules that fold the stages into a V: each place of the axis holds two, one on the way back."""
+
 ROUTES = (
     Function(name="native"),
     Function(name="ring"),

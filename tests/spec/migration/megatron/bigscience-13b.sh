@@ -1,0 +1,56 @@
+# The settings of bigscience-workshop/bigscience train/tr1-13B-base/tr1-13B-round1.slurm, and nothing else of it.
+SETTINGS=" \
+    --tensor-model-parallel-size 2 \
+    --pipeline-model-parallel-size 4 \
+    --num-layers 40 \
+    --hidden-size 5120 \
+    --ffn-hidden-size 20480 \
+    --num-attention-heads 32 \
+    --seq-length 2048 \
+    --max-position-embeddings 2048 \
+    --micro-batch-size 1 \
+    --rampup-batch-size 16 16 5_000_000 \
+    --global-batch-size 1024 \
+    --train-samples 300_000_000 \
+    --vocab-file $six_ALL_CCFRWORK/code/tr1-13B/Megatron-DeepSpeed-tr1-13B//data/gpt2-vocab.json \
+    --merge-file $six_ALL_CCFRWORK/code/tr1-13B/Megatron-DeepSpeed-tr1-13B//data/gpt2-merges.txt \
+    --loss-scale 12 \
+    --clip-grad 1.0 \
+    --fp16 \
+    --checkpoint-activations \
+    --seed 42 \
+    --optimizer adam \
+    --adam-beta1 0.9 \
+    --adam-beta2 0.999 \
+    --adam-eps 1e-8 \
+    --lr 1e-4 \
+    --min-lr 1e-5 \
+    --lr-decay-style cosine \
+    --lr-decay-samples 126_953_125 \
+    --lr-warmup-samples 216_320 \
+    --clip-grad 1.0 \
+    --weight-decay 1e-1 \
+    --exit-duration-in-mins 1190 \
+    --log-interval 10 \
+    --save-interval 1500 \
+    --eval-interval 1000 \
+    --eval-iters 5 \
+    --codecarbon-dir $six_ALL_CCFRSCRATCH/checkpoints/tr1-13B/codecarbon \
+    --tensorboard-dir $six_ALL_CCFRSCRATCH/checkpoints/tr1-13B/tensorboard \
+    --tensorboard-queue-size 5 \
+    --log-timers-to-tensorboard \
+    --log-batch-size-to-tensorboard \
+    --log-validation-ppl-to-tensorboard \
+    --save $six_ALL_CCFRSCRATCH/checkpoints/tr1-13B/checkpoints \
+    --load $six_ALL_CCFRSCRATCH/checkpoints/tr1-13B/checkpoints \
+    --data-path $six_ALL_CCFRWORK/datasets-custom/oscar-en/meg-gpt2_text_document \
+    --data-impl mmap \
+    --split 949,50,1 \
+    --distributed-backend nccl \
+    --deepspeed \
+    --deepspeed_config './ds_config.$SLURM_JOBID.json' \
+    --zero-stage 1 \
+    --deepspeed-activation-checkpointing \
+"
+LAUNCHER="python -u -m torch.distributed.run --nproc_per_node 4 --nnodes 128 --master_addr '$(scontrol' show hostnames $SLURM_JOB_NODELIST '|' head -n '1)' --master_port 6000 --node_rank $SLURM_PROCID"
+srun bash -c "$LAUNCHER pretrain_gpt.py $SETTINGS"

@@ -1,0 +1,39 @@
+# The settings of deepspeedai/Megatron-DeepSpeed examples_deepspeed/azure/run-175b.sh, and nothing else of it.
+export NCCL_DEBUG=warn
+deepspeed --force_multi --num_nodes 1 --hostfile /job/hostfile pretrain_gpt.py \
+    --tensor-model-parallel-size 1 \
+    --pipeline-model-parallel-size 1 \
+    --num-layers 96 \
+    --hidden-size 12288 \
+    --num-attention-heads 96 \
+    --seq-length 1024 \
+    --loss-scale 15 \
+    --max-position-embeddings 1024 \
+    --micro-batch-size 4 \
+    --global-batch-size 32 \
+    --train-iters 1000 \
+    --lr 6.0e-5 \
+    --min-lr 6.0e-6 \
+    --lr-decay-style cosine \
+    --log-interval 1 \
+    --eval-iters 40 \
+    --eval-interval 1000 \
+    --data-path $PWD/dataset//BookCorpusDataset_text_document \
+    --vocab-file $PWD/dataset//gpt2-vocab.json \
+    --merge-file $PWD/dataset//gpt2-merges.txt \
+    --save-interval 1000 \
+    --split 98,2,0 \
+    --clip-grad 1.0 \
+    --weight-decay 0.1 \
+    --adam-beta1 0.9 \
+    --adam-beta2 0.95 \
+    --init-method-std 0.006 \
+    --fp16 \
+    --checkpoint-activations \
+    --tensorboard-dir ds_z_off-none_stage_3_nl96_hs12288_mb4_seq1024_gb32_nodes1 \
+    --deepspeed-activation-checkpointing \
+    --zero-stage 3 \
+    --deepspeed_config ds_config.json \
+    --no-pipeline-parallel \
+    --deepspeed \
+    --exit-interval 5000

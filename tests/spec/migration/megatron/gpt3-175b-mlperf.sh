@@ -1,0 +1,49 @@
+# The settings of mlcommons/training retired_benchmarks/gpt3/megatron-lm/run_gpt3.sh, and nothing else of it.
+--exit-duration-in-mins $MINUTES_LEFT
+--tensor-model-parallel-size 8
+--pipeline-model-parallel-size 8
+--sequence-parallel
+--recompute-activations
+--num-layers 96
+--hidden-size 12288
+--num-attention-heads 96
+--seq-length 2048
+--max-position-embeddings 2048
+--micro-batch-size 1
+--global-batch-size $GBS
+--train-samples 20000000
+--lr-warmup-samples 407040
+--lr-decay-samples 166809600
+--lr $LR
+--min-lr $MIN_LR
+--lr-decay-style cosine
+--log-interval 1
+--eval-iters -1
+--eval-interval $EVAL_INTERVAL
+--attention-dropout 0.0
+--hidden-dropout 0.0
+--train-data-path 0.5 $COM_DIR/c4_en_6_c4_spm_text_document 0.5 $COM_DIR/c4_en_7_c4_spm_text_document
+--valid-data-path 1.00 $COM_DIR/c4_en_validation_subset_c4_spm_text_document
+--vocab-file $BPE_DIR/vocab.json
+--merge-file $BPE_DIR/merges.txt
+--save-interval 500
+--save $LOG_DIR/GPT3-175B-checkpoints
+--do-layernorm-bias-weight-decay
+--no-scaled-init
+--loss-scale 1.0
+--split 100,0,0
+--clip-grad 1.0
+--weight-decay 0.1
+--adam-beta1 0.9
+--adam-beta2 0.95
+--init-method-std 0.006
+--log-params-norm
+--log-num-zeros-in-grad
+--log-validation-ppl-to-tensorboard
+--DDP-impl local
+--tensorboard-dir $LOG_DIR/GPT3-175B-tensorboard
+--no-query-key-layer-scaling
+--no-seq-len-plus-one-tokens
+--seed $RANDOM
+--bf16
+--load $LOG_DIR/GPT3-175B-checkpoints

@@ -1,0 +1,47 @@
+# The settings of deepspeedai/Megatron-DeepSpeed examples_deepspeed/pretrain_llama2_distributed.sh, and nothing else of it.
+torchrun --nproc_per_node 8 --nnodes 1 --node_rank 0 --master_addr localhost --master_port 6000 pretrain_gpt.py \
+    --tensor-model-parallel-size 2 \
+    --pipeline-model-parallel-size 2 \
+    --num-layers 24 \
+    --hidden-size 2048 \
+    --ffn-hidden-size 5504 \
+    --num-attention-heads 16 \
+    --micro-batch-size 4 \
+    --global-batch-size 32 \
+    --seq-length 2048 \
+    --max-position-embeddings 2048 \
+    --train-iters 250000 \
+    --save ./tmp \
+    --load ./tmp \
+    --data-path 1 ./tmp/data/bookcorpus_train_1m_text_sentence \
+    --data-impl mmap \
+    --tokenizer-type GPTSentencePieceTokenizer \
+    --tokenizer-model ./tmp/tokenizer.model \
+    --split 949,50,1 \
+    --distributed-backend nccl \
+    --lr 3e-4 \
+    --lr-decay-style cosine \
+    --min-lr 3e-5 \
+    --weight-decay 0.1 \
+    --clip-grad 1 \
+    --lr-warmup-iters 2000 \
+    --optimizer adam \
+    --adam-beta1 0.9 \
+    --adam-beta2 0.95 \
+    --log-interval 1 \
+    --save-interval 10000 \
+    --eval-interval 1000 \
+    --eval-iters 10 \
+    --bf16 \
+    --no-query-key-layer-scaling \
+    --attention-dropout 0 \
+    --hidden-dropout 0 \
+    --use-rotary-position-embeddings \
+    --untie-embeddings-and-output-weights \
+    --swiglu \
+    --normalization rmsnorm \
+    --disable-bias-linear \
+    --num-key-value-heads 4 \
+    --zero-stage 0 \
+    --deepspeed_config ./tmp/deepspeed.json \
+    --deepspeed
