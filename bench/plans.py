@@ -45,6 +45,9 @@ class Tally:
         except StrategyError as error:
             self.refused[_kind_of(error)] += 1
             return
+        except Exception as error:  # noqa: BLE001 a planner that stops in another way is a finding
+            self.findings.append(f"not compiled, {error!r}\n{job}")
+            return
         verdict = symbolic.run(plan_document(plan))
         if not verdict.is_held:
             self.findings.append(f"{verdict.flaw}: {verdict.difference}\n{job}")

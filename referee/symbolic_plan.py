@@ -1,6 +1,7 @@
 """A plan as the referee reads it: the document that Trimtab writes, with names for its parts and no opinion on it."""
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ VERSION = 1
 
 MOVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"})
 """Operators that change only where a value lies."""
+BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of one element."""
 COLLECTIVES = (MOVES - {"slice"}) | {"average", "ring_attention", "ring_attention_grad"}
 """Operators for which ranks send."""
 
@@ -45,22 +48,27 @@ class Transfer:
     levels: tuple[str, ...]
     wire: str
     compress: str
+    compress_argument: float | None
     operation: str
     stages: tuple[int, ...]
 
     @property
-    def bytes_as(self) -> str:
-        """The type whose elements are on the wire.
+    def bytes_per_element(self) -> int:
+        """On the wire: of top-k an element with its index, of PowerSGD an element of a factor."""
+        sizes = {"topk": 8, "powersgd": 4, "bf16": 2, "int8": 1}
+        return sizes.get(self.compress) or BYTES_OF[self.wire]
 
-        Raises: RefereeError for a compression that loses digits: integers cannot show what it computes.
+    def keeps_everything(self, shape: tuple[int, ...]) -> bool:
+        """Whether nothing of a local tensor is lost on the way, but digits, which integers do not have.
+
+        Of PowerSGD that is so for vectors, and for matrices whose factors are no smaller than they are.
         """
-        if self.compress == "none":
-            return self.wire
-        if self.compress in ("bf16", "int8"):
-            return self.compress
-        raise RefereeError(
-            f"{self.compress} keeps only a part of a gradient; what it computes is no matter of integers"
-        )
+        if self.compress == "topk":
+            return self.compress_argument == 1
+        if self.compress == "powersgd" and len(shape) > 1:
+            rows, columns = math.prod(shape[:-1]), shape[-1]
+            return int(self.compress_argument or 1) * (rows + columns) >= rows * columns
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -390,6 +398,7 @@ def _transfer(found: Mapping[str, Any]) -> Transfer:
         levels=tuple(found["levels"]),
         wire=found["wire"],
         compress=found["compress"],
+        compress_argument=found["compress_argument"],
         operation=found["operation"],
         stages=tuple(found["stages"]),
     )

@@ -8,9 +8,9 @@ import numpy as np
 from symbolic_integers import Integers
 from symbolic_local import Local, compute
 from symbolic_pieces import Array, Extent, MisfitError, Piece, restrict
-from symbolic_plan import COLLECTIVES, Operator, Plan, Transfer, Value
+from symbolic_plan import BYTES_OF, COLLECTIVES, Operator, Plan, Transfer, Value
 from symbolic_together import Gang, chunks, in_cutting_order, together
-from symbolic_wires import BYTES_OF, Sent, Wires
+from symbolic_wires import Sent, Wires
 
 Held = dict[int, Piece]
 """What the ranks hold of one value, by rank; a rank that is not there holds nothing of it."""

@@ -1,5 +1,6 @@
 """What ranks compute together: each collective on the pieces of one process group, hop by hop."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from symbolic_pieces import (
     join_storage,
 )
 from symbolic_plan import Operator, Plan, Transfer, Value
-from symbolic_wires import BYTES_OF, Combine, Line, Route, Sent, Wires, exchange
+from symbolic_wires import Combine, Line, Route, Sent, Wires, exchange
+from verdicts import RefereeError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +61,17 @@ class Gang:
         return np.maximum if self.transfer.operation == "max" else self.integers.sum
 
     def line(self) -> Line:
-        """The wires of this run."""
-        return self.wires.line(self.what, self.members, BYTES_OF[self.transfer.bytes_as])
+        """The wires of this run.
+
+        Raises: RefereeError for a compression that keeps only a part of a gradient.
+        """
+        for pieces in self.inputs:
+            extent = pieces[0].extent
+            if not self.transfer.keeps_everything(extent.shape if extent.runs is None else (extent.numel,)):
+                raise RefereeError(
+                    f"{self.transfer.compress} keeps only a part of a gradient; what it computes is no matter of integers"
+                )
+        return self.wires.line(self.what, self.members, self.transfer.bytes_per_element)
 
     def route(self) -> Route:
         """How they send."""
@@ -135,8 +146,16 @@ def _all_reduce(gang: Gang) -> list[list[Piece]]:
     if gang.size == 1:
         return gang.inputs
     members = list(zip(*gang.inputs, strict=True))
-    summed = gang.route().all_reduce(gang.line(), [_flat(pieces) for pieces in members], gang.combine)
+    summed = _summed(gang, [_flat(pieces) for pieces in members])
     return _by_value([_unpacked(flat, pieces) for flat, pieces in zip(summed, members, strict=True)])
+
+
+def _summed(gang: Gang, arrays: list[Array]) -> list[Array]:
+    """The sum everywhere; what was picked by top-k is gathered and added by everyone."""
+    if gang.transfer.compress != "topk":
+        return gang.route().all_reduce(gang.line(), arrays, gang.combine)
+    gathered = gang.route().all_gather(gang.line(), arrays)
+    return [functools.reduce(gang.combine, row) for row in gathered]
 
 
 def _average(gang: Gang) -> list[list[Piece]]:
@@ -149,6 +168,11 @@ def _average(gang: Gang) -> list[list[Piece]]:
 
 def _reduce_scatter(gang: Gang) -> list[list[Piece]]:
     """All tensors cut into a piece for each member; what is meant for one travels together."""
+    if gang.transfer.compress in (
+        "topk",
+        "powersgd",
+    ):  # Every rank needs all that was picked, or whole factors.
+        return _own_pieces_of_the_sum(gang)
     by_member = []  # For each member, for each target, the pieces of all tensors.
     for pieces in zip(*gang.inputs, strict=True):
         chunks = [gang.cut(piece, value) for piece, value in zip(pieces, gang.after, strict=True)]
@@ -158,6 +182,13 @@ def _reduce_scatter(gang: Gang) -> list[list[Piece]]:
     flat = [[_flat(pieces) for pieces in targets] for targets in by_member]
     summed = gang.route().reduce_scatter(gang.line(), flat, gang.combine)
     return _by_value([_unpacked(array, by_member[at][at]) for at, array in enumerate(summed)])
+
+
+def _own_pieces_of_the_sum(gang: Gang) -> list[list[Piece]]:
+    found = []
+    for pieces, value in zip(_all_reduce(gang), gang.after, strict=True):
+        found.append([gang.cut(piece, value)[at] for at, piece in enumerate(pieces)])
+    return found
 
 
 def _all_gather(gang: Gang) -> list[list[Piece]]:

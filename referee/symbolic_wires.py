@@ -15,9 +15,6 @@ from symbolic_pieces import Array, equal_parts
 Combine = Callable[[Array, Array], Array]
 """Sum or maximum of two arrays of one shape."""
 
-BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-"""Bytes of one element on the wire."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sent:

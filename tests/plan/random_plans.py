@@ -31,6 +31,8 @@ from trimtab.spec import parse_strategy, resolve_mesh
 NAMES = ("dp", "tp", "pp", "cp", "ep", "fs", "a", "b", "outer", "inner", "ring4", "blue", "shard", "lanes")
 """Of axes: any will do, and none means anything."""
 MOST_RANKS = 16
+_KEEPING_ALL = (" COMPRESS topk(1.0)", " COMPRESS powersgd(64)")
+"""Compressions of a part that here is the whole, so that integers can show what is computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -371,7 +373,9 @@ class _Drawing:
             line = f"REDUCE grads{self._where()} OVER {', '.join(data if self._maybe(0.7) else self._some(data))}"
             line += self._chance.choice(routes)
             line += self._chance.choice(("", "", " BUCKET 1KB", " BUCKET 3KiB"))
-            line += self._chance.choice(("", "", "", " COMPRESS bf16", " COMPRESS int8", " COMPRESS none"))
+            line += self._chance.choice(
+                ("", "", "", " COMPRESS bf16", " COMPRESS int8", " COMPRESS none", *_KEEPING_ALL)
+            )
             line += self._chance.choice(("", "", " IN bf16", " IN fp16"))
             line += self._chance.choice(("", "", "", " ON node = 0", " ON rank < 4", " ON node % 2 = 1"))
             self._lines.append(f"{line} IF ANY")
