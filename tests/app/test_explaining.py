@@ -184,6 +184,25 @@ def test_a_weaker_rule_than_the_layout_allows_is_kept(cli):
     assert (document["on_loss"]["rule"], document["on_loss"]["strongest"]) == ("rescale", "exact")
 
 
+@pytest.mark.parametrize("rule", ["exact", "rescale", "same_batch"])
+def test_a_lone_rank_and_a_users_class_may_ask_for_any_rule(rule, cli, desk):
+    """Who has no peers breaks no promise; what only torch can tell is not refused by guessing."""
+    at = ("--set", f"fault_tolerance.on_loss={rule}")
+    alone = cli("explain", "job.yaml", "--json", *at, "--set", "orchestration.devices=1")
+    assert alone.document["on_loss"]["rule"] == rule
+    text = (desk / "job.yaml").read_text().replace("{preset: gpt-3m, layers: 2}", "{module: 'mine:Model'}")
+    (desk / "module.yaml").write_text(text)
+    assert cli("explain", "module.yaml", "--json", *at).document["on_loss"]["rule"] == rule
+
+
+def test_the_users_price_names_its_line(cli):
+    """The catalog's names who asked for it."""
+    cost = cli("explain", "job.yaml", "--json").document["cost"]
+    assert cost["price_source"] == "orchestration.price_usd_per_device_hour (job.yaml:5)"
+    at = ("--set", "orchestration.cluster=64xA100", "--set", "orchestration.price_usd_per_device_hour=null")
+    assert "as of" in cli("explain", "job.yaml", "--json", *at).document["cost"]["price_source"]
+
+
 def test_torchrun_ends_every_rank(cli):
     """Survival in the step is not to be had under its agent."""
     document = cli("explain", "job.yaml", "--json", "--set", "orchestration.engine=torchrun").document

@@ -3,7 +3,7 @@ import pytest
 from tests.plan.conftest import MACHINE, PlanOf
 from trimtab.catalog import THIS_MACHINE, FlopConvention, cluster
 from trimtab.cost.counts import counts_of
-from trimtab.cost.estimates import FASTEST, SLOWEST, Estimate, estimate
+from trimtab.cost.estimates import FASTEST, SLOWEST, Estimate, estimate, price_for
 from trimtab.cost.stage_times import pipeline_times, stage_passes
 from trimtab.plan.pipelines import simulate
 
@@ -72,6 +72,18 @@ def test_the_catalog_prices_what_the_user_does_not(plan_of: PlanOf) -> None:
     assert price is not None
     assert price.usd_per_device_hour > 0
     assert "as of" in price.source
+
+
+def test_devices_of_several_kinds_have_their_own_prices(plan_of: PlanOf) -> None:
+    """Old cards beside new ones cost what each of them costs."""
+    plan = plan_of("MESH dp *", on="64xA100+64xH100", devices=128, batch=128, compute="bf16")
+    mixed = price_for(plan, None)
+    old, new = (price_for(plan_of("MESH dp *", on=on), None) for on in ("64xA100", "512xH100"))
+    assert mixed is not None
+    assert old is not None
+    assert new is not None
+    assert mixed.usd_per_device_hour == pytest.approx((old.usd_per_device_hour + new.usd_per_device_hour) / 2)
+    assert mixed.source == f"{old.source}; {new.source}"
 
 
 def test_mfu_counts_useful_work_once(plan_of: PlanOf) -> None:

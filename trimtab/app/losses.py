@@ -41,15 +41,17 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
     Raises: JobReadError at the line that asks for more than the layout can give.
     """
     asked, origin = loaded.job.fault_tolerance.on_loss, loaded.origins[_KEY]
-    found = _replicated(asked) if plan is None else survival(plan)
-    is_alone = plan is not None and plan.mesh.num_devices == 1
-    if is_alone:
+    if plan is None:
+        found = Survival(rule=asked, reason="every rank holds the whole state of a class of the user's own")
+    elif plan.mesh.num_devices == 1:
         # Nobody is left to break the promise to.
-        found = Survival(
-            rule=asked, reason="a lone rank has no peers: what is lost is computed again when it is back"
-        )
+        reason = "a lone rank has no peers: what is lost is computed again when it is back"
+        found = Survival(rule=asked, reason=reason)
+    else:
+        found = survival(plan)
     if not origin.startswith("auto"):
-        _refuse_too_strong(loaded, asked, found)
+        if asked is not found.rule:
+            _refuse_too_strong(loaded, asked, found)
         rule = asked
     elif loaded.job.orchestration.engine is Engine.TORCHRUN:
         rule = OnLoss.ROLLBACK
@@ -64,10 +66,6 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         decided_by=origin,
         limited_by=at(found.line) if found.line else "",
     )
-
-
-def _replicated(rule: OnLoss) -> Survival:
-    return Survival(rule=rule, reason="every rank holds the whole state of a class of the user's own")
 
 
 def _refuse_too_strong(loaded: LoadedJob, asked: OnLoss, found: Survival) -> None:

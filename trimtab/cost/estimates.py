@@ -4,6 +4,7 @@ A stage computes at the rate of ``stage_times.flops_per_s``, waits for collectiv
 pipeline is simulated. The interval is that of published runs around this model, not the confidence of a fit.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,9 @@ ASSUMPTIONS = (
     "optimizer: parameters, gradients and states once through the device's memory; offloading to the host is not counted",
 )
 """What time rests on."""
+
+PRICE_KEY = "orchestration.price_usd_per_device_hour"
+"""Where a user says what a device costs."""
 
 _SECONDS_PER_HOUR = 3600
 
@@ -88,7 +92,7 @@ class Price:
     """What a device costs.
 
     Args:
-        usd_per_device_hour: In dollars.
+        usd_per_device_hour: In dollars, the mean of all devices.
         source: Who says so, and when.
     """
 
@@ -143,7 +147,7 @@ def estimate(
         counts: Of the plan, if they are there already.
     """
     counts = counts or counts_of(plan)
-    price = price_for(cluster, usd_per_device_hour)
+    price = price_for(plan, usd_per_device_hour)
     passes = stage_passes(plan, counts, cluster)
     if passes is None:
         return Estimate(
@@ -176,20 +180,22 @@ def estimate(
     )
 
 
-def price_for(cluster: Cluster, usd_per_device_hour: float | None) -> Price | None:
-    """What the user pays, else the newest offer for the cluster's first device; None if there is none."""
+def price_for(plan: Plan, usd_per_device_hour: float | None) -> Price | None:
+    """What the user pays, else the mean of the newest offers for the plan's devices; None if one has none."""
     if usd_per_device_hour is not None:
-        return Price(
-            usd_per_device_hour=usd_per_device_hour, source="orchestration.price_usd_per_device_hour"
-        )
+        return Price(usd_per_device_hour=usd_per_device_hour, source=PRICE_KEY)
+    kinds = Counter(device.kind for device in plan.bound.devices)
     try:
-        offer = price_of(cluster.nodes[0].accelerator.name)
+        offers = {kind: price_of(kind) for kind in kinds}
     except UnknownNameError:
         return None
-    source = (
-        f"{offer.provider}, {offer.kind.value.replace('_', ' ')}, as of {offer.as_of or 'an unknown date'}"
+    total = sum(offer.usd_per_device_hour * kinds[kind] for kind, offer in offers.items())
+    source = "; ".join(
+        f"{offer.provider}, {offer.accelerator} {offer.kind.value.replace('_', ' ')}, as of "
+        f"{offer.as_of or 'an unknown date'}"
+        for offer in offers.values()
     )
-    return Price(usd_per_device_hour=offer.usd_per_device_hour, source=source)
+    return Price(usd_per_device_hour=total / kinds.total(), source=source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,9 +257,8 @@ def _update_communication(
     buckets = []
     for use in (use for use in uses if use.traffic.phase is Phase.UPDATE):
         seconds = collective_time(use, cluster).seconds * use.runs
-        if use.traffic.transfer.bucket_bytes is not None and use.traffic.tensors[0].startswith(
-            ("acc:", "tied:")
-        ):
+        is_sum = use.traffic.tensors[0].startswith(("acc:", "tied:"))
+        if is_sum and use.traffic.transfer.bucket_bytes is not None:
             buckets.append(seconds)
         else:
             waited_s += seconds

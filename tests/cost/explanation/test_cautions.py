@@ -1,9 +1,14 @@
 """Each warning with its figures and its line, and none where all is well."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.cost.explanation.conftest import Explain
+from tests.cost.explanation.conftest import Explain, asked_of
+from trimtab.catalog import cluster
+from trimtab.cost.explanation import explanation
 from trimtab.cost.explanation.document import Caution, CautionKind, Explanation
+from trimtab.spec import parse_strategy
 from trimtab.terms import OnLoss
 
 TP = "SPLIT heads, mlp, vocab OVER tp"
@@ -51,6 +56,21 @@ def test_what_does_not_fit(explain: Explain) -> None:
     assert found.fits is False
     assert "and does not fit; most of it is " in caution.message
     assert "(all ranks) needs " in caution.message
+
+
+def test_each_group_fits_its_own_device(explain: Explain) -> None:
+    """The cards with less memory are those that do not fit, whatever the others have."""
+    plan, _ = explain("MESH dp *", devices=4)
+    small = [replace(device, memory_bytes=10**7) for device in plan.bound.devices[2:]]
+    bound = replace(plan.bound, devices=(*plan.bound.devices[:2], *small))
+    program = parse_strategy("MESH dp *", source="run.trim")
+    plan = replace(plan, bound=bound)
+    found = explanation(plan, asked_of(plan, program, cluster("512xH100")))
+    assert [(group.ranks, group.memory.fits) for group in found.groups] == [("0-1", True), ("2-3", False)]
+    (caution,) = of_kind(found, CautionKind.MEMORY)
+    assert caution.message.startswith("a rank of B (all ranks) needs ")
+    assert "of 10 MB" in caution.message
+    assert found.fits is False
 
 
 def test_what_only_just_fits(explain: Explain) -> None:

@@ -1,34 +1,29 @@
 """A plan, what was counted of it and what the job says, put together into the document."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from string import ascii_uppercase
 
 from trimtab.catalog import Cluster
-from trimtab.cost.communication import collective_time
 from trimtab.cost.counts import Counts, counts_of
 from trimtab.cost.estimates import ASSUMPTIONS as TIME_ASSUMPTIONS
-from trimtab.cost.estimates import INTERVAL_SOURCE, Estimate, GroupTime, estimate
+from trimtab.cost.estimates import INTERVAL_SOURCE, Estimate, estimate
 from trimtab.cost.explanation.cautions import cautions
 from trimtab.cost.explanation.document import (
     VERSION,
     AxisSize,
     CheckpointFacts,
-    CollectiveFacts,
     CostFacts,
     DecisionFacts,
     Explanation,
     Formula,
-    GroupFacts,
-    HeldFacts,
     LaneFacts,
     LinkFacts,
     MemoryFacts,
     MeshFacts,
     MfuFacts,
     ModelFacts,
-    MomentFacts,
     NodeRange,
     OnLossFacts,
     PipelineFacts,
@@ -40,22 +35,15 @@ from trimtab.cost.explanation.document import (
     Where,
     WorkFacts,
 )
+from trimtab.cost.explanation.group_facts import allocated, group_facts, memory_facts
 from trimtab.cost.explanation.places import at
-from trimtab.cost.flops import StageFlops, step_flops
+from trimtab.cost.flops import step_flops
 from trimtab.cost.memory import ASSUMPTIONS as MEMORY_ASSUMPTIONS
-from trimtab.cost.memory import MemoryCounter, Moment, RankMemory, num_leaves
+from trimtab.cost.memory import MemoryCounter, num_leaves
 from trimtab.cost.replicated import RankMemory as AllocatedMemory
-from trimtab.cost.stage_times import runs_beside
-from trimtab.plan.explanation import (
-    CollectiveUse,
-    LevelBytes,
-    decisions,
-    ranges,
-    sent_in_step,
-)
+from trimtab.plan.explanation import LevelBytes, RankGroup, decisions, ranges, sent_in_step
 from trimtab.plan.physical import EMBEDDING, HEAD, Plan
 from trimtab.plan.pipelines import Timeline
-from trimtab.plan.program import OperatorKind, Transfer
 from trimtab.spec import Mesh, Program
 from trimtab.spec.language import MeshStatement, SplitStatement, print_statement
 
@@ -108,9 +96,13 @@ def explanation(plan: Plan, asked: Asked) -> Explanation:
         usd_per_device_hour=asked.usd_per_device_hour,
         counts=counts,
     )
-    memory = MemoryCounter(plan, counts, num_leaves=num_leaves(plan, asked.on_loss.rule))
+    counter = MemoryCounter(plan, counts, num_leaves=num_leaves(plan, asked.on_loss.rule))
+    memories = tuple(
+        memory_facts(allocated(counter.of(number), asked.allocated), _device_bytes(plan, asked, group))
+        for number, group in enumerate(counts.groups)
+    )
     stages = tuple(_stages(plan, counts))
-    groups = tuple(_groups(plan, asked, counts, memory, found, stages))
+    groups = tuple(group_facts(plan, asked.cluster, counts, memories, found, stages))
     document = Explanation(
         version=VERSION,
         run=asked.run,
@@ -124,7 +116,7 @@ def explanation(plan: Plan, asked: Asked) -> Explanation:
         stages=stages,
         groups=groups,
         sent_bytes=sum((sent_in_step(uses) for uses in counts.uses), LevelBytes()),
-        fits=_all_fit(groups),
+        fits=_all_fit(memories),
         cost=_cost(found, asked),
         on_loss=asked.on_loss,
         checkpoints=asked.checkpoints,
@@ -133,6 +125,16 @@ def explanation(plan: Plan, asked: Asked) -> Explanation:
         replicated=asked.replicated,
     )
     return replace(document, warnings=tuple(cautions(plan, document)))
+
+
+def _device_bytes(plan: Plan, asked: Asked, group: RankGroup) -> int | None:
+    """Memory of a group's devices; None if that of the machine's own is not known."""
+    return None if asked.device_bytes is None else plan.bound.devices[group.ranks[0]].memory_bytes
+
+
+def _all_fit(memories: Iterable[MemoryFacts]) -> bool | None:
+    fits = {memory.fits for memory in memories}
+    return None if None in fits else fits == {True}
 
 
 def unplanned(asked: Asked, mesh: Mesh) -> Explanation:
@@ -301,7 +303,7 @@ def _stages(plan: Plan, counts: Counts) -> Iterator[StageFacts]:
     elements = Counter[int]()
     for parameter in plan.parameters.values():
         for stage in parameter.stages:
-            elements[stage] += _numel(parameter.shape)
+            elements[stage] += math.prod(parameter.shape)
     for stage in range(pipeline.num_stages):
         flops = counts.flops_of_stage(stage)
         layers = [layer for layer, found in enumerate(pipeline.stage_of_layer) if found == stage]
@@ -319,178 +321,6 @@ def _stages(plan: Plan, counts: Counts) -> Iterator[StageFacts]:
         )
 
 
-def _numel(shape: Sequence[int]) -> int:
-    found = 1
-    for length in shape:
-        found *= length
-    return found
-
-
-def _groups(
-    plan: Plan,
-    asked: Asked,
-    counts: Counts,
-    memory: MemoryCounter,
-    found: Estimate,
-    stages: Sequence[StageFacts],
-) -> Iterator[GroupFacts]:
-    times: Sequence[GroupTime | None] = found.groups or [None] * len(counts.groups)
-    titles = list(_titles(plan, counts))
-    for number, (group, uses) in enumerate(zip(counts.groups, counts.uses, strict=True)):
-        work = sum((counts.flops_of_stage(stage) for stage in group.stages), StageFlops())
-        work = work.times(plan.work.microbatches)
-        collectives = tuple(_collective(plan, use, asked.cluster) for use in uses)
-        devices = [plan.bound.devices[rank] for rank in group.ranks]
-        yield GroupFacts(
-            name=_letters(number),
-            title=titles[number],
-            ranks=ranges(group.ranks),
-            num_ranks=len(group.ranks),
-            nodes=ranges({device.node for device in devices}),
-            accelerator=devices[0].kind,
-            place=group.place,
-            stages=tuple(stages[stage] for stage in group.stages),
-            memory=_memory(_allocated(memory.of(number), asked.allocated), asked.device_bytes),
-            step_flops=work.useful,
-            recomputed_flops=work.recompute,
-            collectives=collectives,
-            rank_bytes=sum((facts.rank_bytes for facts in collectives), LevelBytes()),
-            group_bytes=sum((facts.group_bytes for facts in collectives), LevelBytes()),
-            time=times[number],
-        )
-
-
-def _letters(number: int) -> str:
-    """A, B, … Z, AA, AB, …"""
-    high, low = divmod(number, len(ascii_uppercase))
-    return (_letters(high - 1) if high else "") + ascii_uppercase[low]
-
-
-def _titles(plan: Plan, counts: Counts) -> Iterator[str]:
-    """What tells each group from the others: the place in the pipeline, the device, the routes."""
-    kinds = {plan.bound.devices[group.ranks[0]].kind for group in counts.groups}
-    for group, uses in zip(counts.groups, counts.uses, strict=True):
-        parts = [f"{plan.pipeline.axis} {group.place}"] if plan.pipeline.axis else []
-        if len(kinds) > 1:
-            parts.append(plan.bound.devices[group.ranks[0]].kind)
-        chosen = [use.traffic.transfer for use in uses if use.traffic.operator.variants]
-        parts += dict.fromkeys(_way(transfer) for transfer in chosen)
-        yield ", ".join(parts) or "all ranks"
-
-
-def _way(transfer: Transfer) -> str:
-    """How a collective travels: ``ring``, ``hierarchical(node), topk(0.01), bf16``."""
-    levels = f"({', '.join(transfer.levels)})" if transfer.levels else ""
-    return ", ".join(
-        (f"{transfer.route}{levels}", *([_compress(transfer)] if transfer.compress != "none" else []))
-    )
-
-
-def _compress(transfer: Transfer) -> str:
-    argument = "" if transfer.compress_argument is None else f"({transfer.compress_argument:g})"
-    return f"{transfer.compress}{argument}"
-
-
-def _allocated(found: RankMemory, allocated: AllocatedMemory | None) -> RankMemory:
-    """The memory with what the runtime is known to allocate; it exchanges in the update and stages all the time."""
-    if allocated is None:
-        return found
-    moments = {
-        moment: replace(
-            classes,
-            parameters=allocated.parameters_bytes,
-            gradients=allocated.gradients_bytes,
-            states=allocated.optimizer_bytes,
-            buffers=allocated.staging_bytes + (allocated.exchange_bytes if moment is Moment.UPDATE else 0),
-        )
-        for moment, classes in found.moments.items()
-    }
-    return replace(found, moments=moments)
-
-
-def _memory(found: RankMemory, device_bytes: int | None) -> MemoryFacts:
-    return MemoryFacts(
-        held=tuple(
-            HeldFacts(table=held.table, device_bytes=held.device_bytes, host_bytes=held.host_bytes)
-            for held in found.held
-        ),
-        moments=tuple(
-            MomentFacts(moment=moment, classes=classes, total_bytes=classes.total)
-            for moment, classes in found.moments.items()
-        ),
-        peak=found.peak,
-        peak_bytes=found.peak_bytes,
-        host_bytes=found.host_bytes,
-        fits=None if device_bytes is None else found.peak_bytes <= device_bytes,
-    )
-
-
-def _all_fit(groups: Sequence[GroupFacts]) -> bool | None:
-    fits = {group.memory.fits for group in groups}
-    return None if None in fits else fits == {True}
-
-
-def _collective(plan: Plan, use: CollectiveUse, cluster: Cluster) -> CollectiveFacts:
-    traffic, transfer = use.traffic, use.traffic.transfer
-    time = collective_time(use, cluster)
-    because = traffic.operator.because
-    return CollectiveFacts(
-        block=traffic.block,
-        phase=traffic.phase,
-        operation=traffic.operator.kind,
-        axes=tuple(AxisSize(axis=axis, size=plan.mesh.size(axis)) for axis in transfer.axes),
-        group_size=len(traffic.groups[0]),
-        num_groups=use.num_groups,
-        route=transfer.route,
-        levels=transfer.levels,
-        wire=transfer.wire,
-        compress=_compress(transfer),
-        is_sealed=transfer.is_sealed,
-        bucket_bytes=transfer.bucket_bytes,
-        runs_per_step=use.runs,
-        payload_bytes=traffic.payload_bytes,
-        rank_bytes=use.most.times(use.runs),
-        group_bytes=use.total.times(use.runs),
-        seconds=time.seconds,
-        slowest=time.level,
-        is_hidden=traffic.operator.kind is not OperatorKind.SEND and runs_beside(use),
-        tensors=_tensors(traffic.tensors),
-        num_tensors=len(traffic.tensors),
-        reason=because.reason,
-        decided_by=at(because.line),
-    )
-
-
-_SHOWN = 4
-"""Names of tensors that are listed before the rest is counted."""
-
-_GRADIENTS = ("acc:", "tied:", "own:", "both:", "grad:", "sum:")
-"""What names of gradients begin with."""
-
-_MARKS = "@~#/"
-"""What tells copies of a value apart, which only the plan needs."""
-
-
-def _tensors(names: Sequence[str]) -> str:
-    """The first names and how many follow.
-
-    >>> _tensors(["acc:embedding.weight", "acc:final_norm.weight"]), _tensors(["in@1"])
-    ('gradients of embedding.weight, final_norm.weight', 'in')
-    """
-    shown = ", ".join(dict.fromkeys(_plain(name) for name in names[:_SHOWN]))
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    what = ""
-    if names[0].startswith(_GRADIENTS):
-        what = "gradient of " if len(names) == 1 else "gradients of "
-    return f"{what}{shown}{rest}"
-
-
-def _plain(name: str) -> str:
-    for mark in _MARKS:
-        name = name.partition(mark)[0]
-    return name.rpartition(":")[2]
-
-
 def _cost(found: Estimate, asked: Asked) -> CostFacts:
     return CostFacts(
         unknown=found.unknown,
@@ -498,13 +328,21 @@ def _cost(found: Estimate, asked: Asked) -> CostFacts:
         tokens_per_s=found.tokens_per_s,
         mfu=tuple(MfuFacts(convention=convention, value=value) for convention, value in found.mfu),
         usd_per_device_hour=found.price.usd_per_device_hour if found.price else None,
-        price_source=found.price.source if found.price else "",
+        price_source=_price_source(found, asked),
         usd_per_step=found.usd_per_step,
         steps=asked.steps,
         usd=found.usd,
         interval=INTERVAL_SOURCE,
         assumptions=(*MEMORY_ASSUMPTIONS, *TIME_ASSUMPTIONS),
     )
+
+
+def _price_source(found: Estimate, asked: Asked) -> str:
+    """Who says what a device costs; of the job file, with the line."""
+    if found.price is None:
+        return ""
+    line = asked.origins.get(found.price.source)
+    return f"{found.price.source} ({line})" if line else found.price.source
 
 
 def _decisions(plan: Plan, program: Program) -> Iterator[TableFacts]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from trimtab.catalog import Level
-from trimtab.cost.explanation.document import Caution, CautionKind, CollectiveFacts, Explanation, GroupFacts
+from trimtab.cost.explanation.document import Caution, CautionKind, CollectiveFacts, Explanation
 from trimtab.cost.explanation.places import at
 from trimtab.plan.physical import Plan
 from trimtab.terms import OnLoss, format_bytes
@@ -34,19 +34,25 @@ def cautions(plan: Plan, document: Explanation) -> Iterator[Caution]:
 
 
 def _memory(plan: Plan, document: Explanation) -> Iterator[Caution]:
-    """The group that needs most, and how many others do not fit either."""
-    available = document.where.device_bytes
-    if available is None or not document.groups:
+    """The group that fills its device most, and how many others do not fit either."""
+    shares = {
+        group.name: group.memory.peak_bytes / group.memory.device_bytes
+        for group in document.groups
+        if group.memory.device_bytes is not None
+    }
+    fullest = max(shares, key=lambda name: shares[name], default=None)
+    if fullest is None or shares[fullest] <= MEMORY_LIMIT:
         return
-    group = max(document.groups, key=lambda found: found.memory.peak_bytes)
-    memory = group.memory
-    share = memory.peak_bytes / available
-    if share <= MEMORY_LIMIT:
-        return
+    (group,) = (found for found in document.groups if found.name == fullest)
+    memory, share = group.memory, shares[fullest]
+    assert memory.device_bytes is not None, "its share is known"
     (peak,) = (found for found in memory.moments if found.moment is memory.peak)
     sizes = {name: getattr(peak.classes, name) for name in peak.classes.__slots__}
     largest = max(sizes, key=lambda name: sizes[name])
-    needs = f"{_group(group)} needs {format_bytes(memory.peak_bytes)} of {format_bytes(available)} in the {memory.peak.value}"
+    needs = (
+        f"a rank of {group.name} ({group.title}) needs {format_bytes(memory.peak_bytes)} of "
+        f"{format_bytes(memory.device_bytes)} in the {memory.peak.value}"
+    )
     verdict = (
         "does not fit" if share > 1 else f"leaves {1 - share:.0%} for the device's context and the allocator"
     )
@@ -191,7 +197,3 @@ _RULES: tuple[Callable[[Plan, Explanation], Iterator[Caution]], ...] = (
     _no_way_back,
     _no_effect,
 )
-
-
-def _group(group: GroupFacts) -> str:
-    return f"a rank of {group.name} ({group.title})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from trimtab.cost.explanation.document import VERSION, Explanation, Formula, GroupFacts
 from trimtab.cost.explanation.places import at
@@ -12,7 +12,7 @@ from trimtab.plan.tables import Table
 from trimtab.spec import Program
 
 
-class Unit(Enum):
+class Unit(StrEnum):
     """What a figure counts."""
 
     BYTES = "bytes"

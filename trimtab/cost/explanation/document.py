@@ -7,7 +7,7 @@ lists of ranks, nodes and layers are ranges such as ``0-7, 16-23`` or ``0-504 st
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 from trimtab.catalog import FlopConvention, Level
@@ -300,6 +300,7 @@ class MemoryFacts:
         peak: The part of the step that needs most.
         peak_bytes: What it needs.
         host_bytes: In host memory, offloaded.
+        device_bytes: Memory of its device; null if not known.
         fits: Whether the peak fits the device; null if its memory is not known.
     """
 
@@ -308,6 +309,7 @@ class MemoryFacts:
     peak: Moment
     peak_bytes: int
     host_bytes: int
+    device_bytes: int | None
     fits: bool | None
 
 
@@ -332,7 +334,7 @@ class CollectiveFacts:
         payload_bytes: That one rank puts into one run.
         rank_bytes: For each level the most that one rank of the group sends over it in a step.
         group_bytes: What all ranks of the rank group send in a step.
-        seconds: That one run takes by itself; null if not known.
+        seconds: That one run takes by itself, over links that are assumed where nobody has measured them.
         slowest: The level of the link that decides.
         is_hidden: Whether it runs beside the computation.
         tensors: Names of what is sent, in short.
@@ -528,7 +530,7 @@ class TableFacts:
     classes: tuple[RowClassFacts, ...]
 
 
-class CautionKind(Enum):
+class CautionKind(StrEnum):
     """What a warning is about."""
 
     MEMORY = "memory"
