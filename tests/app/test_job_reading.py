@@ -31,7 +31,13 @@ def test_a_folder_is_explained_as_the_network_that_it_describes(folder, cli):
     """The figures of a published model, with the line of the job file that named it."""
     folder("qwen3-0.6b")
     model = cli("explain", "job.yaml", "--json").document["model"]
-    assert model == {"network": "model", "parameters": 596_049_920, "decided_by": "job.yaml:2"}
+    assert model == {
+        "network": "model",
+        "parameters": 596_049_920,
+        "active_parameters": 596_049_920,
+        "layers": 28,
+        "decided_by": "job.yaml:2",
+    }
 
 
 def test_a_folder_may_be_made_smaller(folder, cli):

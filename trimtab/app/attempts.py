@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab import __version__
-from trimtab.app.explaining import refuse_what_cannot_fit
 from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
 from trimtab.app.output import json_text, print_document, say
+from trimtab.app.replicas import refuse_what_cannot_fit
 from trimtab.app.reports import folder_report, print_report, write_report
 from trimtab.app.run_folders import (
     ABOUT_FILE,

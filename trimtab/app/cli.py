@@ -107,11 +107,32 @@ def resume(
 
 
 @app.command()
-def explain(job: JobFile, overrides: Overrides = None, is_json: AsJson = False) -> int:
-    """Say what each rank would hold, send and do, and why."""
-    from trimtab.app.explaining import explain_job
+def explain(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job file.")] = None,
+    overrides: Overrides = None,
+    other: Annotated[
+        str | None, typer.Option("--diff", metavar="JOB2", help="Say what a second job would do otherwise.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="FORMAT", help="text (default), json, dot or html.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead of standard output.")
+    ] = None,
+    is_json: AsJson = False,
+    is_schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of the document that --json gives.")
+    ] = False,
+) -> int:
+    """Say what each rank would hold, compute, send and cost, and which line decided it."""
+    from trimtab.app.garbage import without_cycles
 
-    return explain_job(job, overrides or (), is_json=is_json)
+    with without_cycles():
+        from trimtab.app.explaining import answer_of, explain_job, print_schema
+
+        if is_schema:
+            return print_schema()
+        return explain_job(job, overrides or (), answer_of(form, other=other, out=out, is_json=is_json))
 
 
 @app.command()

@@ -10,23 +10,17 @@ from pathlib import Path
 
 from trimtab.app.answer_formats import AnswerFormat, as_csv, as_json, as_table
 from trimtab.app.closed_database import Answer, ClosedDatabase
-from trimtab.app.errors import JobReadError
+from trimtab.app.compiling import compiled
 from trimtab.app.job_reading import read_job, say_warnings
-from trimtab.app.machines import find_machine
 from trimtab.app.module_relations import module_relations
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
-from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
-from trimtab.cost.replicated import num_states
 from trimtab.ledger.relations import run_relations
-from trimtab.plan.compiling import compile_program
 from trimtab.plan.layout import network_of
-from trimtab.plan.physical import Plan
 from trimtab.plan.relations import PLAN_SCHEMAS, plan_relations
-from trimtab.plan.training import Training
 from trimtab.runtime.checkpoint.store import find_checkpoints
-from trimtab.spec import Job, LoadedJob
+from trimtab.spec import LoadedJob
 from trimtab.terms import ExitCode, InputError, Relation, TrimtabError
 
 
@@ -134,41 +128,6 @@ def _module_subject(loaded: LoadedJob) -> Subject:
     reason = f"{loaded.job.model.module} is a class of your own: its tensors are known, its operators are not"
     absent = {schema.name: reason for schema in PLAN_SCHEMAS if schema.name not in known}
     return Subject(relations=relations, absent=absent)
-
-
-def compiled(loaded: LoadedJob) -> Plan:
-    """The plan of a job.
-
-    Raises: JobReadError for a network whose shapes only torch can tell; StrategyError with what cannot hold.
-    """
-    job = loaded.job
-    network = network_of(job)
-    if network is None:
-        raise JobReadError(
-            f"{loaded.origins['model.module']}  the shapes of {job.model.module} are known to torch only"
-        )
-    shares, microbatch = job.fault_tolerance.shares, job.train.microbatch
-    assert shares != "auto", "constants are resolved when the job file is read"
-    assert microbatch != "auto", "constants are resolved when the job file is read"
-    training = Training(
-        network=network,
-        batch=job.train.batch,
-        microbatch=microbatch,
-        sequence=job.data.sequence,
-        shares=None if shares == "off" else shares,
-        compute=job.train.compute.value,
-        num_states=num_states(job.train.optimizer),
-        clips=job.train.clip != "off",
-    )
-    return compile_program(loaded.program, training, mesh=loaded.layout.mesh, cluster=_cluster(job))
-
-
-def _cluster(job: Job) -> Cluster:
-    machine = find_machine()
-    here = Machine(
-        num_devices=job.orchestration.devices, cores=machine.cores, memory_bytes=machine.memory_bytes
-    )
-    return cluster(job.orchestration.cluster or THIS_MACHINE, machine=here)
 
 
 def _format_of(asked: Asked) -> AnswerFormat:

@@ -1,0 +1,70 @@
+"""From a job that was read to its physical plan."""
+
+from trimtab.app.errors import JobReadError
+from trimtab.app.losses import rule_on_loss
+from trimtab.app.machines import MachineFacts, find_machine
+from trimtab.catalog import THIS_MACHINE, Cluster, Machine, UnknownNameError, cluster
+from trimtab.cost.replicated import num_states
+from trimtab.plan.compiling import compile_program
+from trimtab.plan.layout import network_of
+from trimtab.plan.physical import Plan
+from trimtab.plan.training import Training
+from trimtab.spec import LoadedJob
+
+
+def compiled(loaded: LoadedJob, machine: MachineFacts | None = None) -> Plan:
+    """The physical plan of a job, verified.
+
+    Args:
+        loaded: Read and checked.
+        machine: Where it stands if the job names no cluster; found out if None.
+
+    Raises: StrategyError with everything that the formulas cannot mean, at its line of the job file;
+        JobReadError at the line of a cluster that is not known, of an ``on_loss`` that the layout cannot give, and of
+        a class of the user's own, whose shapes only torch can tell.
+    """
+    job = loaded.job
+    network = network_of(job)
+    if network is None:
+        origin = loaded.origins["model.module"]
+        raise JobReadError(
+            f"{origin}  the shapes of {job.model.module} are known to torch only: there is no plan"
+        )
+    shares, microbatch = job.fault_tolerance.shares, job.train.microbatch
+    assert shares != "auto", "constants are resolved when the job file is read"
+    assert microbatch != "auto", "constants are resolved when the job file is read"
+    training = Training(
+        network=network,
+        batch=job.train.batch,
+        microbatch=microbatch,
+        sequence=job.data.sequence,
+        shares=None if shares == "off" else shares,
+        compute=job.train.compute.value,
+        num_states=num_states(job.train.optimizer),
+        clips=job.train.clip != "off",
+    )
+    plan = compile_program(
+        loaded.program, training, mesh=loaded.layout.mesh, cluster=cluster_of(loaded, machine)
+    )
+    rule_on_loss(loaded, plan)
+    return plan
+
+
+def cluster_of(loaded: LoadedJob, machine: MachineFacts | None = None) -> Cluster:
+    """The cluster that a job names, else the machine that the command runs on.
+
+    Raises: JobReadError at the line that names a cluster which the catalog does not have.
+    """
+    orchestration = loaded.job.orchestration
+    if orchestration.cluster not in (None, THIS_MACHINE):
+        try:
+            return cluster(orchestration.cluster)
+        except UnknownNameError as error:
+            raise JobReadError(f"{loaded.origins['orchestration.cluster']}  {error}") from error
+    facts = machine or find_machine()
+    return cluster(
+        THIS_MACHINE,
+        machine=Machine(
+            num_devices=orchestration.devices, cores=facts.cores, memory_bytes=facts.memory_bytes
+        ),
+    )

@@ -1,0 +1,79 @@
+"""Which rule holds when a rank is lost: what the job asks for, as far as its layout can give it."""
+
+from collections.abc import Mapping
+
+from trimtab.app.errors import JobReadError
+from trimtab.cost.explanation.document import OnLossFacts
+from trimtab.cost.explanation.places import at
+from trimtab.plan.explanation import Survival, survival
+from trimtab.plan.physical import Plan
+from trimtab.spec import Engine, LoadedJob
+from trimtab.terms import OnLoss
+
+GUARANTEES: Mapping[OnLoss, str] = {
+    OnLoss.EXACT: "survivors keep the share gradients they have and compute only the lost ones: the same bits "
+    "as a run that never failed",
+    OnLoss.REDO: "the step is computed again under the new ownership: the same bits, at most one step repeated",
+    OnLoss.ROLLBACK: "all return to the newest checkpoint and replay: the same bits, the steps since are repeated",
+    OnLoss.SAME_BATCH: "the same samples and weights, added in the backend's order: equal up to the order of addition",
+    OnLoss.RESCALE: "lost shares are left out, the mean is over the living tokens: unbiased, a changed batch",
+}
+"""What each rule promises."""
+
+_POSSIBLE: Mapping[OnLoss, tuple[OnLoss, ...]] = {
+    OnLoss.EXACT: (OnLoss.EXACT, OnLoss.REDO, OnLoss.ROLLBACK, OnLoss.SAME_BATCH, OnLoss.RESCALE),
+    OnLoss.REDO: (OnLoss.REDO, OnLoss.ROLLBACK, OnLoss.SAME_BATCH, OnLoss.RESCALE),
+    OnLoss.SAME_BATCH: (OnLoss.SAME_BATCH, OnLoss.ROLLBACK, OnLoss.RESCALE),
+    OnLoss.ROLLBACK: (OnLoss.ROLLBACK,),
+}
+"""By the strongest rule that a layout allows, all that it allows."""
+
+_KEY = "fault_tolerance.on_loss"
+
+
+def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
+    """The rule that holds, and why no stronger one.
+
+    Args:
+        loaded: The job; its ``auto`` stands for the strongest rule that the layout and the engine allow.
+        plan: Its plan; None for a class of the user's own, which every rank holds whole.
+
+    Raises: JobReadError at the line that asks for more than the layout can give.
+    """
+    asked, origin = loaded.job.fault_tolerance.on_loss, loaded.origins[_KEY]
+    if plan is None:
+        found = Survival(rule=asked, reason="every rank holds the whole state of a class of the user's own")
+    elif plan.mesh.num_devices == 1:
+        # Nobody is left to break the promise to.
+        reason = "a lone rank has no peers: what is lost is computed again when it is back"
+        found = Survival(rule=asked, reason=reason)
+    else:
+        found = survival(plan)
+    if not origin.startswith("auto"):
+        if asked is not found.rule:
+            _refuse_too_strong(loaded, asked, found)
+        rule = asked
+    elif loaded.job.orchestration.engine is Engine.TORCHRUN:
+        rule = OnLoss.ROLLBACK
+        found = Survival(rule=found.rule, reason="torchrun ends every rank when one dies")
+    else:
+        rule = found.rule
+    return OnLossFacts(
+        rule=rule,
+        strongest=found.rule,
+        reason=found.reason,
+        guarantee=GUARANTEES[rule],
+        decided_by=origin,
+        limited_by=at(found.line) if found.line else "",
+    )
+
+
+def _refuse_too_strong(loaded: LoadedJob, asked: OnLoss, found: Survival) -> None:
+    if asked in _POSSIBLE[found.rule]:
+        return
+    allowed = ", ".join(rule.value for rule in _POSSIBLE[found.rule])
+    lines = [f"{loaded.origins[_KEY]}  on_loss {asked} is more than this layout can give: {found.reason}"]
+    if found.line is not None:
+        lines.append(f"{at(found.line)}  this is the line that rules it out")
+    lines.append(f"  Use one of {allowed}, or auto.")
+    raise JobReadError("\n".join(lines))

@@ -1,0 +1,104 @@
+"""What ranks keep between steps: parameters, gradients, optimizer states, by where they are kept."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trimtab.plan.physical import Plan
+from trimtab.plan.placements import local_elements
+from trimtab.plan.program import Block, Parameter
+from trimtab.plan.tables import BYTES_OF, Table
+
+_TABLES = (Table.PARAMS, Table.GRADS, Table.STATES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldTable:
+    """What a rank keeps of one table between steps.
+
+    Args:
+        table: params, grads or states.
+        device_bytes: On the device.
+        host_bytes: In host memory.
+    """
+
+    table: Table
+    device_bytes: int
+    host_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Wherever it is."""
+        return self.device_bytes + self.host_bytes
+
+
+class Holdings:
+    """Counts what the holders of stages keep; what a parameter takes is worked out once for all equal layers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.parameters: Mapping[str, tuple[Parameter, ...]] = {
+            block.name: _parameters_of(plan, block) for block in plan.blocks
+        }
+        """By block, those of one layer of it."""
+        self._bytes = {
+            parameter.name: _parameter_bytes(plan, parameter)
+            for parameters in self.parameters.values()
+            for parameter in parameters
+        }
+
+    def of(self, stages: Sequence[int]) -> tuple[HeldTable, ...]:
+        """What one rank keeps that holds some stages: params, grads, states."""
+        totals = {table: [0, 0] for table in _TABLES}
+        for parameter, count in self._held_by(stages):
+            for table, size in self._bytes[parameter.name].kept.items():
+                totals[table][table.value in parameter.offloaded] += size * count
+        return tuple(
+            HeldTable(table=table, device_bytes=device, host_bytes=host)
+            for table, (device, host) in totals.items()
+        )
+
+    def update_bytes(self, stages: Sequence[int]) -> int:
+        """What the optimizer needs besides: pieces of gradients and parameters where it works on others than are kept."""
+        return sum(self._bytes[parameter.name].update * count for parameter, count in self._held_by(stages))
+
+    def _held_by(self, stages: Sequence[int]) -> Iterator[tuple[Parameter, int]]:
+        """The parameters of some stages; those of equal layers stand for each other, with their number."""
+        held = set(stages)
+        for block in self._plan.blocks:
+            if block.layers:
+                count = sum(self._plan.num_instances(block, stage) for stage in stages)
+                yield from ((parameter, count) for parameter in self.parameters[block.name] if count)
+            else:
+                yield from ((found, 1) for found in self.parameters[block.name] if held & set(found.stages))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ParameterBytes:
+    """Of one parameter on one rank: what is kept by table, and what its update needs besides."""
+
+    kept: Mapping[Table, int]
+    update: int
+
+
+def _parameters_of(plan: Plan, block: Block) -> tuple[Parameter, ...]:
+    """The parameters of one layer of a block; of embedding and head those that belong there."""
+    layer = block.layers[0] if block.layers else None
+    return tuple(
+        parameter
+        for parameter in plan.parameters.values()
+        if parameter.layer == layer and (layer is not None or parameter.block == block.name)
+    )
+
+
+def _parameter_bytes(plan: Plan, parameter: Parameter) -> _ParameterBytes:
+    sizes = plan.axis_sizes
+    applied = parameter.stored[Table.STATES.value]
+    elements = local_elements(parameter.dims, parameter.shape, applied, sizes)
+    return _ParameterBytes(
+        kept={table: parameter.held_bytes(table, sizes) for table in _TABLES},
+        update=sum(
+            elements * BYTES_OF[parameter.dtypes[table.value]]
+            for table in (Table.GRADS, Table.PARAMS)
+            if not parameter.stored[table.value].is_same(applied)
+        ),
+    )

@@ -1,0 +1,24 @@
+"""What does a plan say of itself?"""
+
+from trimtab.plan.explanation.collectives import CollectiveUse, LevelBytes, collective_uses, sent_in_step
+from trimtab.plan.explanation.decisions import Decided, DecisionChange, RowClass, decision_changes, decisions
+from trimtab.plan.explanation.ranges import ranges
+from trimtab.plan.explanation.rank_groups import RankGroup, rank_groups
+from trimtab.plan.explanation.survival import Survival, survival
+
+__all__ = [
+    "CollectiveUse",
+    "Decided",
+    "DecisionChange",
+    "LevelBytes",
+    "RankGroup",
+    "RowClass",
+    "Survival",
+    "collective_uses",
+    "decision_changes",
+    "decisions",
+    "ranges",
+    "rank_groups",
+    "sent_in_step",
+    "survival",
+]
