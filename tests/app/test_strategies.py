@@ -51,10 +51,9 @@ def test_an_unknown_preset_is_refused_with_the_nearest(cli, form):
     assert "Did you mean 'zero3'?" in answer.err
 
 
-@pytest.mark.parametrize("verb", ["run", "explain"])
-def test_formulas_that_the_runtime_has_not_are_refused_before_anything_starts(cli, desk, verb):
+def test_formulas_that_the_runtime_has_not_are_refused_before_anything_starts(cli, desk):
     """A run without one of its statements would train something else, and look right."""
-    answer = cli(verb, "job.yaml", "--set", "parallelism=USE 'zero3'")
+    answer = cli("run", "job.yaml", "--set", "parallelism=USE 'zero3'")
     assert answer.code == 2
     assert "STORE is not in this release" in answer.err
     assert "the preset is used here" in answer.err
