@@ -102,8 +102,6 @@ def _print(tally: Tally, num_jobs: int, seconds: float, *, with_features: bool) 
     if with_features:
         for feature, count in sorted(tally.features.items()):
             print(f"  {count:6,}  {feature}")
-    for finding in tally.findings:
-        print(f"\nFOUND  {finding}")
 
 
 def main() -> int:
@@ -117,8 +115,11 @@ def main() -> int:
     arguments = parser.parse_args()
     tally, seed, started = Tally(), arguments.first, time.monotonic()
     while tally.num_held < arguments.plans and len(tally.findings) < 20:
+        num_before = len(tally.findings)
         tally.try_job(random_job(seed))
         seed += 1
+        for finding in tally.findings[num_before:]:
+            print(f"FOUND  {finding}\n", flush=True)
     _print(tally, seed - arguments.first, time.monotonic() - started, with_features=arguments.features)
     return int(bool(tally.findings))
 
