@@ -8,7 +8,7 @@ from dataclasses import replace
 from trimtab.plan.collectives import Request, RouteError, Send, sends_of
 from trimtab.plan.meshes import coordinates, groups
 from trimtab.plan.physical import EMBEDDING, Plan, Traffic
-from trimtab.plan.placements import local_elements, local_shape
+from trimtab.plan.placements import PlacementKind, local_elements, local_shape
 from trimtab.plan.program import COLLECTIVES, Because, Block, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.plan.tables import BYTES_OF, Table
 
@@ -197,6 +197,8 @@ class _Counter:
         if operator.kind in (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD):
             return tuple(_ring_of_keys(operator, values, self._sizes, len(places), size))
         kind = OperatorKind.ALL_REDUCE if operator.kind is OperatorKind.AVERAGE else operator.kind
+        if (refusal := _compression_refusal(operator, values, transfer)) is not None:
+            raise UncarriedError(operator.because, refusal)
         if transfer.compress == "topk":
             # Everyone needs everyone's largest elements: values with their indices, gathered.
             kind, size = OperatorKind.ALL_GATHER, TOPK_BYTES
@@ -297,6 +299,25 @@ def holders(plan: Plan, name: str) -> tuple[int, ...]:
         return (pipeline.rank_of_stage[0 if block == EMBEDDING else -1],)
     stages = plan.parameters[parameter.partition("/")[0]].stages
     return tuple(dict.fromkeys(pipeline.rank_of_stage[stage] for stage in stages))
+
+
+def _compression_refusal(operator: Operator, values: Mapping[str, Value], transfer: Transfer) -> str | None:
+    """Why a sum cannot be compressed so; None if it can."""
+    if transfer.compress not in ("topk", "powersgd"):
+        return None
+    if operator.kind is OperatorKind.REDUCE_SCATTER:
+        return (
+            f"{transfer.compress} sums whole gradients, and these are scattered into stored pieces; use int8 or bf16, or "
+            "do not store grads over this axis"
+        )
+    is_stored = any(values[name].placements.axes_of(PlacementKind.STORED) for name in operator.inputs)
+    if transfer.compress == "powersgd" and is_stored:
+        return (
+            "powersgd needs a gradient as a matrix, and these are flat stored pieces; use topk, int8 or bf16"
+        )
+    if transfer.compress == "topk" and transfer.route not in ("native", "ring", "reduce_scatter"):
+        return f"topk gathers the largest elements of every rank; {transfer.route} carries sums only: leave USING out"
+    return None
 
 
 def _relative(places: Sequence[tuple[int | None, ...]]) -> tuple[tuple[int | None, ...], ...]:
