@@ -352,6 +352,8 @@ class _Drawing:
         if self._batch and self._maybe(0.1):
             axis = self._batch[0]
             outer = self._chance.choice(("", " USING mean", " USING nesterov(0.5)"))
+            outer += self._chance.choice(("", "", " COMPRESS int8", *_KEEPING_ALL))
+            outer += self._chance.choice(("", "", " IN bf16"))
             every = self._chance.choice((1, 3, 8))
             self._lines.append(f"AVERAGE params OVER {axis} EVERY {every} STEPS{outer}")
             self._averaged = axis
