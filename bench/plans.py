@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "referee")]
 
 import symbolic  # noqa: E402  (the folders of referee and tests must be known first)
-from tests.plan.random_plans import Job, Spoilt, features_of, random_job, spoil  # noqa: E402
+from tests.plan.random_plans import Job, Spoilt, explained_bytes, features_of, random_job, spoil  # noqa: E402
 from trimtab.plan.document import plan_document  # noqa: E402
 from trimtab.plan.physical import Plan  # noqa: E402
 from trimtab.plan.verifier import find_wrong  # noqa: E402
@@ -51,6 +51,10 @@ class Tally:
         verdict = symbolic.run(plan_document(plan))
         if not verdict.is_held:
             self.findings.append(f"{verdict.flaw}: {verdict.difference}\n{job}")
+            return
+        explained = explained_bytes(plan)
+        if (explained.total, explained.site) != (verdict.sent_bytes, verdict.sent_between_nodes):
+            self.findings.append(f"explain says {explained}, the ranks sent {verdict}\n{job}")
             return
         self.num_held += 1
         self.num_runs += verdict.num_runs
