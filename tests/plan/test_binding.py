@@ -3,7 +3,7 @@
 import pytest
 
 from tests.plan.conftest import PlanOf
-from trimtab.plan.binding import Reduction
+from trimtab.plan.bound import Reduction
 from trimtab.plan.physical import Plan
 from trimtab.plan.tables import Table
 from trimtab.spec import StrategyError

@@ -6,16 +6,15 @@ that decides nothing is a warning.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
 
+from trimtab.plan.bound import Averaging, Axis, Bound, Decision, Name
+from trimtab.plan.cascade import ByGroups, deciding_statements, first_number, fold_reductions
 from trimtab.plan.devices import Device
 from trimtab.plan.meshes import groups
 from trimtab.plan.tables import Row, Table
 from trimtab.spec import Mesh, Place, Problem, Program, StrategyError
 from trimtab.spec.language import (
     AverageStatement,
-    Call,
     ComputeStatement,
     Expression,
     KeepStatement,
@@ -31,103 +30,6 @@ from trimtab.spec.language import (
     compile_predicate,
 )
 from trimtab.terms import Span
-
-_T = TypeVar("_T")
-
-Name = str
-Axis = str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[_T]):
-    """A value and the statement that set it; no line where the prelude did."""
-
-    value: _T
-    line: Span | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reduction:
-    """How the gradient of one row is summed over one axis, by one set of groups."""
-
-    route: Decision[str] = Decision("native")
-    levels: tuple[str, ...] = ()
-    bucket_bytes: Decision[int | None] = Decision(None)
-    compress: Decision[str] = Decision("none")
-    compress_argument: float | None = None
-    wire: Decision[str | None] = Decision(None)
-    over: Decision[bool] = Decision(True)
-
-    @property
-    def line(self) -> Span | None:
-        """The last statement that speaks of it."""
-        return self.over.line
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Averaging:
-    """How a parameter is averaged over one axis."""
-
-    every: int
-    outer: str
-    momentum: float
-    wire: str | None
-    compress: str
-    compress_argument: float | None
-    line: Span
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bound:
-    """A program bound to rows and devices.
-
-    Args:
-        mesh: Sizes of the axes.
-        devices: In order of rank.
-        rows: By table and name.
-        batch_axes: Over which the batch is split, in cutting order, with the deciding line.
-        splits: For params and activations, by table and name: the dim cut on each axis, in cutting order.
-        attention: Per axis that splits the sequence of attention: ulysses, allgather, ring.
-        stored: By table and name: axes over which the row is stored in pieces; absent where no line says so.
-        reductions: By parameter and axis: by signature of ON, the groups and how they sum.
-        reducing: By parameter, the REDUCE statements that match it.
-        averages: By parameter and axis.
-        recomputed: Activations that the backward pass computes again.
-        offloaded: By table and name.
-        kept: Storage types by table and name.
-        computed: Compute types by layer.
-        sealed: By table and name, the axes on which what is sent of a row is encrypted.
-        sequence_axes: Axes over which some activation's sequence is cut, with the first deciding line.
-        warnings: Statements without effect.
-    """
-
-    mesh: Mesh
-    devices: tuple[Device, ...]
-    rows: Mapping[Table, Mapping[Name, Row]]
-    batch_axes: Mapping[Axis, Decision[str]]
-    splits: Mapping[Table, Mapping[Name, Mapping[Axis, Decision[str]]]]
-    attention: Mapping[Axis, Decision[str]]
-    stored: Mapping[Table, Mapping[Name, Mapping[Axis, Decision[bool]]]]
-    reductions: Mapping[Name, Mapping[Axis, Mapping[tuple[int, ...], Reduction]]]
-    reducing: Mapping[Name, Sequence[ReduceStatement]]
-    averages: Mapping[Name, Mapping[Axis, Averaging]]
-    recomputed: Mapping[Name, Span]
-    offloaded: Mapping[Table, Mapping[Name, Span]]
-    kept: Mapping[Table, Mapping[Name, Decision[str]]]
-    computed: Mapping[int, Decision[str]]
-    sealed: Mapping[Table, Mapping[Name, Mapping[Axis, Span]]]
-    sequence_axes: Mapping[Axis, Span]
-    warnings: tuple[Problem, ...] = field(default=())
-
-    def data_line(self, axis: Axis) -> Span | None:
-        """The statement that cuts samples or tokens over an axis: why gradients are summands there."""
-        cut = self.batch_axes.get(axis)
-        return cut.line if cut else self.sequence_axes.get(axis)
-
-    def is_sealed(self, table: Table, name: Name, axes: Iterable[Axis]) -> bool:
-        """Whether anything that is sent of a row over these axes is encrypted."""
-        sealed = self.sealed[table].get(name, {})
-        return any(axis in sealed for axis in axes)
 
 
 def bind(
@@ -548,7 +450,7 @@ class _Binder:
             momentum=float(arguments[0].value) if arguments else 0.0,
             wire=statement.wire.text if statement.wire else None,
             compress=statement.compress.name.text if statement.compress else "none",
-            compress_argument=_first_number(statement.compress),
+            compress_argument=first_number(statement.compress),
             line=statement.span,
         )
         for row in self._matching(statement, Table.PARAMS, statement.where):
@@ -615,88 +517,19 @@ class _Binder:
 
     # Sums.
 
-    def _reductions(self) -> dict[Name, dict[Axis, dict[tuple[int, ...], Reduction]]]:
+    def _reductions(self) -> dict[Name, dict[Axis, ByGroups]]:
         """For each row that a REDUCE names, by axis and by equal groups, how it is summed."""
-        known: dict[tuple[int, ...], dict[Axis, dict[tuple[int, ...], Reduction]]] = {}
+        known: dict[tuple[int, ...], dict[Axis, ByGroups]] = {}
         found = {}
         for name, statements in self._reducing.items():
             key = tuple(id(statement) for statement in statements)
             if key not in known:
-                known[key] = self._fold(statements)
+                known[key] = fold_reductions(statements, self._mesh, self._devices)
             for axis, by_groups in known[key].items():
-                self._own_reduction(name, axis, by_groups.values(), statements)
+                for statement in deciding_statements(by_groups.values(), statements):
+                    self._own(statement, "reduce", name, axis, id(statement))
             found[name] = known[key]
         return found
-
-    def _fold(self, statements: Sequence[ReduceStatement]) -> dict[Axis, dict[tuple[int, ...], Reduction]]:
-        found: dict[Axis, dict[tuple[int, ...], Reduction]] = {}
-        for axis in dict.fromkeys(axis.text for statement in statements for axis in statement.axes):
-            named = [statement for statement in statements if axis in {name.text for name in statement.axes}]
-            by_result: dict[Reduction, list[int]] = {}
-            for index, group in enumerate(groups(self._mesh, [axis])):
-                reduction = Reduction()
-                for statement in named:
-                    if statement.on is None or self._all_satisfy(group, statement.on):
-                        reduction = _override(reduction, statement)
-                by_result.setdefault(reduction, []).append(index)
-            found[axis] = {tuple(indices): reduction for reduction, indices in by_result.items()}
-        return found
-
-    def _all_satisfy(self, group: Iterable[int], condition: Expression) -> bool:
-        holds = compile_predicate(condition)
-        return all(holds(self._devices[rank].value) is True for rank in group)
-
-    def _own_reduction(
-        self,
-        name: Name,
-        axis: Axis,
-        reductions: Iterable[Reduction],
-        statements: Sequence[ReduceStatement],
-    ) -> None:
-        by_span = {statement.span: statement for statement in statements}
-        lines = {
-            decision.line
-            for reduction in reductions
-            for decision in (reduction.route, reduction.bucket_bytes, reduction.compress, reduction.wire)
-            if decision.line is not None
-        }
-        deciding = [by_span[line] for line in lines] or [statements[-1]]
-        # A statement that only says OVER still decides that there is a sum.
-        deciding += [statement for statement in statements if _says_only_over(statement)]
-        for statement in deciding:
-            self._own(statement, "reduce", name, axis, id(statement))
-
-
-def _says_only_over(statement: ReduceStatement) -> bool:
-    return not (statement.using or statement.bucket_bytes or statement.compress or statement.wire)
-
-
-def _override(reduction: Reduction, statement: ReduceStatement) -> Reduction:
-    """What a later statement changes: the properties that it names, and no others."""
-    line = statement.span
-    reduction = replace(reduction, over=Decision(True, line))
-    if statement.using is not None:
-        name = statement.using.name.text
-        levels = tuple(str(argument.value) for argument in statement.using.arguments)
-        reduction = replace(
-            reduction, route=Decision("native" if name == "default" else name, line), levels=levels
-        )
-    if statement.bucket_bytes is not None:
-        reduction = replace(reduction, bucket_bytes=Decision(statement.bucket_bytes, line))
-    if statement.compress is not None:
-        reduction = replace(
-            reduction,
-            compress=Decision(statement.compress.name.text, line),
-            compress_argument=_first_number(statement.compress),
-        )
-    if statement.wire is not None:
-        reduction = replace(reduction, wire=Decision(statement.wire.text, line))
-    return reduction
-
-
-def _first_number(call: Call | None) -> float | None:
-    """The fraction of a top-k, the rank of a PowerSGD."""
-    return float(call.arguments[0].value) if call is not None and call.arguments else None
 
 
 def _listed_places(level: str, places: Iterable[object]) -> str:

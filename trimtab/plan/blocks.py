@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from trimtab.plan.backward import Backward
-from trimtab.plan.binding import Bound
 from trimtab.plan.block_builder import BlockBuilder, base_name
+from trimtab.plan.bound import Bound
 from trimtab.plan.forward import COMPUTED, BlockContext, Forward
 from trimtab.plan.physical import EMBEDDING, HEAD, Work
 from trimtab.plan.placements import PlacementKind, Placements, split

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from trimtab.catalog import Cluster, ClusterError
-from trimtab.plan.binding import Bound, bind
+from trimtab.plan.binding import bind
 from trimtab.plan.blocks import derive_blocks
+from trimtab.plan.bound import Bound
 from trimtab.plan.devices import devices_of
 from trimtab.plan.limits import limit_problems
 from trimtab.plan.parameters import lay_out_parameters

@@ -14,7 +14,7 @@ Source: torch 2.13 with gloo, measured; the first three raise there, the fourth 
 
 from collections.abc import Iterator
 
-from trimtab.plan.binding import Bound
+from trimtab.plan.bound import Bound
 from trimtab.plan.tables import Table
 from trimtab.spec import Problem
 from trimtab.spec.language import (

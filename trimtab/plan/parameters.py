@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from trimtab.plan.binding import Bound
+from trimtab.plan.bound import Bound
 from trimtab.plan.physical import EMBEDDING, HEAD, Pipeline
 from trimtab.plan.placements import STORED, VARYING, Placements, split
 from trimtab.plan.program import Parameter

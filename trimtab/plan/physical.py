@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trimtab.catalog import Network
-from trimtab.plan.binding import Bound
+from trimtab.plan.bound import Bound
 from trimtab.plan.collectives import Send
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.plan.placements import Placements

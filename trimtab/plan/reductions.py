@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trimtab.plan.binding import Bound, Reduction
 from trimtab.plan.block_builder import BlockBuilder
+from trimtab.plan.bound import Bound, Reduction
 from trimtab.plan.program import Because, Operator, OperatorKind, Parameter, Transfer
 from trimtab.plan.tables import Table
 

@@ -8,8 +8,8 @@ that do not belong together. Both are refused at the line.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from trimtab.plan.binding import Bound
 from trimtab.plan.block_builder import BlockBuilder, Reasoner
+from trimtab.plan.bound import Bound
 from trimtab.plan.forward import COMPUTED
 from trimtab.plan.physical import HEAD, Pipeline, Update
 from trimtab.plan.placements import PARTIAL, REPLICATED, VARYING, Placement, PlacementKind, Placements

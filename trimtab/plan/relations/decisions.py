@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trimtab.plan.binding import Bound, Reduction
+from trimtab.plan.bound import Bound, Reduction
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import PlacementKind
 from trimtab.plan.program import Operator

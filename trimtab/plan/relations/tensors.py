@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trimtab.plan.binding import Bound
+from trimtab.plan.bound import Bound
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, Parameter
