@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "referee")]
 
 import symbolic  # noqa: E402  (the folders of referee and tests must be known first)
-from tests.plan.random_plans import Job, Spoilt, features_of, random_job, spoil  # noqa: E402
+from tests.plan.random_plans import Job, Spoilt, explained_bytes, features_of, random_job, spoil  # noqa: E402
 from trimtab.plan.document import plan_document  # noqa: E402
 from trimtab.plan.physical import Plan  # noqa: E402
 from trimtab.plan.verifier import find_wrong  # noqa: E402
@@ -51,6 +51,10 @@ class Tally:
         verdict = symbolic.run(plan_document(plan))
         if not verdict.is_held:
             self.findings.append(f"{verdict.flaw}: {verdict.difference}\n{job}")
+            return
+        explained = explained_bytes(plan)
+        if (explained.total, explained.site) != (verdict.sent_bytes, verdict.sent_between_nodes):
+            self.findings.append(f"explain says {explained}, the ranks sent {verdict}\n{job}")
             return
         self.num_held += 1
         self.num_runs += verdict.num_runs
@@ -102,8 +106,6 @@ def _print(tally: Tally, num_jobs: int, seconds: float, *, with_features: bool) 
     if with_features:
         for feature, count in sorted(tally.features.items()):
             print(f"  {count:6,}  {feature}")
-    for finding in tally.findings:
-        print(f"\nFOUND  {finding}")
 
 
 def main() -> int:
@@ -117,8 +119,11 @@ def main() -> int:
     arguments = parser.parse_args()
     tally, seed, started = Tally(), arguments.first, time.monotonic()
     while tally.num_held < arguments.plans and len(tally.findings) < 20:
+        num_before = len(tally.findings)
         tally.try_job(random_job(seed))
         seed += 1
+        for finding in tally.findings[num_before:]:
+            print(f"FOUND  {finding}\n", flush=True)
     _print(tally, seed - arguments.first, time.monotonic() - started, with_features=arguments.features)
     return int(bool(tally.findings))
 

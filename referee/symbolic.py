@@ -12,7 +12,7 @@ its bytes, and none may stand there that did not run.
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from symbolic_data import WrongError
 from symbolic_pieces import MisfitError
-from symbolic_plan import read_plan
+from symbolic_plan import Plan, read_plan
 from symbolic_step import Step
 from symbolic_traffic import traffic_differences
 from symbolic_wires import Wires
@@ -48,6 +48,7 @@ class Verdict:
         num_collectives: Collectives that were counted, as the plan lists them.
         num_runs: How often ranks took part in one.
         sent_bytes: That all ranks sent.
+        sent_between_nodes: Of them those that left their node.
     """
 
     flaw: Flaw | None
@@ -55,6 +56,7 @@ class Verdict:
     num_collectives: int
     num_runs: int
     sent_bytes: int
+    sent_between_nodes: int
 
     @property
     def is_held(self) -> bool:
@@ -69,28 +71,34 @@ def run(document: Mapping[str, Any]) -> Verdict:
     """
     plan = read_plan(document)
     step = Step(plan)
+    flaw, difference = _flaw_of(plan, step)
+    return _verdict(flaw, difference, step.ranks.wires, plan.nodes)
+
+
+def _flaw_of(plan: Plan, step: Step) -> tuple[Flaw | None, str]:
+    """The first thing that is wrong, numbers before layouts before messages."""
     try:
         step.run()
     except WrongError as error:
-        return _verdict(Flaw.COMPUTES_WRONG, str(error), step.ranks.wires)
+        return Flaw.COMPUTES_WRONG, str(error)
     except (MisfitError, ValueError, IndexError, KeyError) as error:
-        return _verdict(Flaw.CANNOT_RUN, f"{step.where}: {error!r}", step.ranks.wires)
+        return Flaw.CANNOT_RUN, f"{step.where}: {error!r}"
     if (misplaced := step.ranks.misplaced) is not None:
-        return _verdict(Flaw.LIES_OTHERWISE, misplaced, step.ranks.wires)
-    difference = next(traffic_differences(plan, step.ranks.wires), None)
-    if difference is not None:
-        return _verdict(Flaw.SENDS_OTHERWISE, difference, step.ranks.wires)
-    return _verdict(None, "", step.ranks.wires)
+        return Flaw.LIES_OTHERWISE, misplaced
+    for difference in traffic_differences(plan, step.ranks.wires):
+        return Flaw.SENDS_OTHERWISE, difference
+    return None, ""
 
 
-def _verdict(flaw: Flaw | None, difference: str, wires: Wires) -> Verdict:
-    sent_bytes = sum(size for pairs in wires.sent_bytes.values() for size in pairs.values())
+def _verdict(flaw: Flaw | None, difference: str, wires: Wires, nodes: Sequence[int]) -> Verdict:
+    pairs = [(pair, size) for sent in wires.sent_bytes.values() for pair, size in sent.items()]
     return Verdict(
         flaw=flaw,
         difference=difference,
         num_collectives=len(wires.runs),
         num_runs=sum(count for runs in wires.runs.values() for count in runs.values()),
-        sent_bytes=sent_bytes,
+        sent_bytes=sum(size for _, size in pairs),
+        sent_between_nodes=sum(size for (source, target), size in pairs if nodes[source] != nodes[target]),
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from symbolic_plan import Plan
 from symbolic_wires import Sent, Wires
 
-_Counts = dict[int, tuple[int, int]]
+_Counts = dict[int, tuple[float, float]]
 """By rank: runs and bytes sent in all of them."""
+_ROUNDING = 1e-9
 
 
 def traffic_differences(plan: Plan, wires: Wires) -> Iterator[str]:
@@ -44,9 +45,13 @@ def _said(plan: Plan) -> dict[Sent, _Counts]:
         counts = found.setdefault(what, {})
         times = every.get(traffic.tensors, 1) if traffic.block == "update" else 1
         for rank, size in traffic.sent_bytes.items():
-            runs = traffic.runs.get(plan.place(rank), 0.0) * times
-            if not runs:
-                continue
-            before = counts.get(rank, (0, 0))
-            counts[rank] = (before[0] + round(runs), before[1] + round(runs) * size)
+            runs = _whole(traffic.runs.get(plan.place(rank), 0.0) * times)
+            if runs:
+                before = counts.get(rank, (0, 0))
+                counts[rank] = (before[0] + runs, before[1] + runs * size)
     return found
+
+
+def _whole(runs: float) -> float:
+    """The whole number that was told as a fraction of several steps; what is none stays, and differs."""
+    return round(runs) if abs(runs - round(runs)) < _ROUNDING else runs

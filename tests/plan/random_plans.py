@@ -22,6 +22,7 @@ from trimtab.catalog import (
     accelerator,
 )
 from trimtab.plan.compiling import compile_program
+from trimtab.plan.explanation import LevelBytes, collective_uses, rank_groups, sent_in_step
 from trimtab.plan.physical import Plan, Update
 from trimtab.plan.placements import REPLICATED, PlacementKind
 from trimtab.plan.program import Block, Operator, OperatorKind, Transfer, Value
@@ -352,6 +353,8 @@ class _Drawing:
         if self._batch and self._maybe(0.1):
             axis = self._batch[0]
             outer = self._chance.choice(("", " USING mean", " USING nesterov(0.5)"))
+            outer += self._chance.choice(("", "", " COMPRESS int8", *_KEEPING_ALL))
+            outer += self._chance.choice(("", "", " IN bf16"))
             every = self._chance.choice((1, 3, 8))
             self._lines.append(f"AVERAGE params OVER {axis} EVERY {every} STEPS{outer}")
             self._averaged = axis
@@ -415,6 +418,12 @@ def _cluster(nodes: Sequence[int]) -> Cluster:
         links=tuple(links),
         source="assumed",
     )
+
+
+def explained_bytes(plan: Plan) -> LevelBytes:
+    """What `explain` says that all ranks send in one step, averages every few steps included as if in this one."""
+    uses = [use for of_group in collective_uses(plan, rank_groups(plan)) for use in of_group]
+    return sent_in_step(replace(use, runs=use.runs * use.traffic.operator.every) for use in uses)
 
 
 class Spoiling(StrEnum):

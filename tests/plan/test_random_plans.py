@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plan.random_plans import Job, Spoiling, features_of, random_job, spoil
+from tests.plan.random_plans import Job, Spoiling, explained_bytes, features_of, random_job, spoil
 from trimtab.plan.document import plan_document
 from trimtab.plan.physical import Plan
 from trimtab.plan.verifier import find_wrong
@@ -50,6 +50,8 @@ def test_every_accepted_plan_computes_what_one_device_computes(accepted: list[tu
     for job, plan in accepted:
         verdict = symbolic.run(plan_document(plan))
         assert verdict.is_held, f"{verdict.flaw}: {verdict.difference}\n{job}"
+        explained = explained_bytes(plan)
+        assert (explained.total, explained.site) == (verdict.sent_bytes, verdict.sent_between_nodes), job
 
 
 @pytest.mark.timeout(600)

@@ -187,6 +187,12 @@ class Operator:
     variant_lines: tuple[Span | None, ...] = ()
     every: int = 1
 
+    @property
+    def sends_one_tensor(self) -> bool:
+        """Whether a group of ranks compresses by the tensor's shape or by its largest elements: it travels alone."""
+        ways = (self.transfer, *(transfer for _, transfer in self.variants))
+        return any(way is not None and way.compress in ("topk", "powersgd") for way in ways)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:

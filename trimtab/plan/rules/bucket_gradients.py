@@ -37,7 +37,7 @@ def _sum_key(operator: Operator) -> Hashable | None:
     if operator.kind not in (OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER):
         return None
     transfer = operator.transfer
-    if transfer is None or transfer.stages or transfer.compress in ("topk", "powersgd"):
+    if transfer is None or transfer.stages or operator.sends_one_tensor:
         return None
     if not operator.inputs[0].startswith(("acc:", "tied:")):
         return None

@@ -28,11 +28,6 @@ def _gathered_at_once(block: Block) -> Block:
 def _stored_key(operator: Operator) -> Hashable | None:
     is_gather = operator.kind is OperatorKind.ALL_GATHER and operator.inputs[0].startswith("stored:")
     is_scatter = operator.kind is OperatorKind.REDUCE_SCATTER and operator.dim_to == "stored"
-    if not (is_gather or is_scatter) or _sends_matrices(operator):
+    if not (is_gather or is_scatter) or operator.sends_one_tensor:
         return None
     return (operator.kind, operator.transfer, operator.variants, operator.dim_to, operator.because.line)
-
-
-def _sends_matrices(operator: Operator) -> bool:
-    """Whether the collective needs the tensor's own shape, as a low-rank product does."""
-    return operator.transfer is not None and operator.transfer.compress in ("topk", "powersgd")

@@ -22,6 +22,6 @@ def gather_updates_at_once(plan: Plan) -> Plan:
 
 def _update_key(operator: Operator) -> Hashable | None:
     is_gather = operator.kind is OperatorKind.ALL_GATHER and operator.inputs[0].startswith("new:")
-    if not is_gather and operator.kind is not OperatorKind.AVERAGE:
+    if operator.sends_one_tensor or not (is_gather or operator.kind is OperatorKind.AVERAGE):
         return None
     return (operator.kind, operator.transfer, operator.every, operator.because.line)
