@@ -1,10 +1,13 @@
 """Layers on stages: each exactly once, whatever the numbers."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.plan.conftest import PlanOf
+from trimtab.plan.program import OperatorKind
+from trimtab.plan.traffic import traffic_of
 from trimtab.spec import StrategyError
 
 
@@ -77,3 +80,23 @@ def test_microbatch_arithmetic(
     assert f"batch {batch}" in message
     assert str(microbatches) in message
     assert "earest" in message
+
+
+def test_stages_that_meet_on_one_node_and_others_that_do_not(plan_of: PlanOf) -> None:
+    """On nodes of unequal size some neighbouring stages share a node: their bytes are not the network's."""
+    plan = plan_of("MESH dp 6, pp 2\nSPLIT layers OVER pp USING gpipe MICROBATCHES 2", devices=12, batch=12)
+    devices = tuple(replace(device, node=(device.rank + 1) // 4) for device in plan.bound.devices)
+    sends = [
+        traffic
+        for traffic in traffic_of(replace(plan, bound=replace(plan.bound, devices=devices)))
+        if traffic.operator.kind is OperatorKind.SEND
+    ]
+    for traffic in sends:
+        assert sorted(index for indices, _ in traffic.sends for index in indices) == list(range(6))
+        apart = {
+            index
+            for indices, _ in traffic.sends
+            for index in indices
+            if len({devices[rank].node for rank in traffic.groups[index]}) > 1
+        }
+        assert any(set(indices) == apart for indices, _ in traffic.sends)

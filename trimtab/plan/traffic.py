@@ -239,7 +239,7 @@ class _Counter:
         """What one stage hands to the next, or back, for each microbatch."""
         pipeline = self._plan.pipeline
         assert pipeline.axis is not None, "borders are those of a pipeline"
-        all_groups = self._groups_over((pipeline.axis,))
+        pairs = tuple((group[source], group[target]) for group in self._groups_over((pipeline.axis,)))
         payload = self._local(value) * BYTES_OF[value.dtype]
         transfer = Transfer(
             axes=(pipeline.axis,),
@@ -254,9 +254,9 @@ class _Counter:
                 kind=OperatorKind.SEND, inputs=(value.name,), outputs=(), because=because, transfer=transfer
             ),
             transfer=transfer,
-            groups=tuple((group[source], group[target]) for group in all_groups),
+            groups=pairs,
             payload_bytes=payload,
-            sends=((tuple(range(len(all_groups))), (Send(0, 1, payload),)),),
+            sends=tuple((tuple(indices), (Send(0, 1, payload),)) for indices in self._alike(pairs).values()),
             runs={source: float(runs)},
             tensors=("residual stream",),
             because=because,
