@@ -134,7 +134,7 @@ SLOW: dict[str, Layout] = {
     "one matrix differently": (
         2,
         "MESH tp 2\nSPLIT heads, mlp OVER tp\nSPLIT embed OF params WHERE name LIKE '%.wo.weight' AND layer = 1 OVER tp",
-        LEARNED,
+        ROTARY,
         {},
     ),
     "ulysses": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
