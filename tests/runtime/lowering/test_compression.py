@@ -94,3 +94,24 @@ def test_trains_on_what_it_sends(clause: str, crew_of: Callable[[int], Crew]) ->
     assert [outcome.loss for outcome in lossy[0][0]] == [outcome.loss for outcome in lossy[1][0]]
     for said, (_, counts) in zip(planned(plan, STEPS), lossy, strict=True):
         assert dict(said) == counts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MESH pp 2\nSPLIT layers OVER pp MICROBATCHES 4\nCOMPUTE layers IN bf16",
+        "MESH dp 2\nSTORE params OVER dp\nKEEP params IN bf16\nCOMPUTE layers WHERE layer < 2 IN bf16",
+        "MESH dp 2\nSTORE params, grads, states OVER dp\nKEEP grads IN bf16",
+    ],
+)
+def test_trains_in_the_types_that_lines_say(text: str, crew_of: Callable[[int], Crew]) -> None:
+    """Where a block hands on to one of another type, a message of the wrong size would end both ranks."""
+    plan = small_plan(text, 2, **LEARNED)
+    ran = crew_of(2).run(train, plan)
+    outcomes = next(found for found, _ in reversed(ran) if found[0].loss is not None)
+    first, last = outcomes[0].loss, outcomes[-1].loss
+    assert first is not None
+    assert last is not None
+    assert last < first - 0.5
+    for said, (_, counts) in zip(planned(plan, STEPS), ran, strict=True):
+        assert dict(said) == counts

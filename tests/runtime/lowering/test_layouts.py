@@ -148,7 +148,7 @@ SLOW: dict[str, Layout] = {
     ),
     "ulysses in tensors": (
         8,
-        "MESH dp 2, cp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nSPLIT sequence OVER cp USING ulysses",
+        "MESH dp 2, cp 2, tp 2\nSPLIT sequence OVER cp USING ulysses\nSPLIT heads, mlp, vocab OVER tp",
         ROTARY,
         {},
     ),
@@ -249,7 +249,7 @@ def _check(layout: Layout, crew_of: Callable[[int], Crew]) -> None:
     assert verdict.divergence is None
     assert verdict.unplanned == ()
     assert verdict.num_tensors > 100
-    assert 0.0 < verdict.largest_error < 1e-5
+    assert verdict.largest_error < 1e-5
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -81,6 +81,7 @@ def _inside(held: Run, wanted: Run) -> slice:
 
 def _norm(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     size, network = weight.shape[0], pieces.network
+    weight, bias = weight.float(), None if bias is None else bias.float()
     vectors = torch.unflatten(x.float(), -1, (-1, size)) if x.shape[-1] != size else x.float()
     if network.norm is Norm.LAYERNORM:
         found = functional.layer_norm(vectors, (size,), weight, bias, eps=network.norm_eps)

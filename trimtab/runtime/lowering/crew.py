@@ -155,5 +155,8 @@ def _work(connection: Connection, path: str, rank: int, size: int, patience_s: f
             answer: tuple[bool, Any] = (True, task(wires, argument))
         except Exception:  # noqa: BLE001 - whatever it is, it is told to who gave the task
             answer = (False, traceback.format_exc())
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except BrokenPipeError:  # Who gave the task has given up on this crew.
+            break
     dist.destroy_process_group()

@@ -201,7 +201,7 @@ class Rank:
             scope.tensors |= kept.tensors
             scope.tapes = kept.tapes
             if gradient is not None:
-                scope.tensors["grad:out"] = gradient
+                scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
             self._gather(site, scope)
             scope.phase = Phase.RECOMPUTE
             self._runner.run(site.block.recompute, scope)
@@ -244,7 +244,8 @@ class Rank:
             if name in scope.values:
                 scope.tensors[name] = take(whole, self.extent(scope.values[name]))
         if stream is not None:
-            scope.tensors["in"] = stream
+            # Blocks may compute in other types than those before them.
+            scope.tensors["in"] = stream.to(DTYPES[scope.values["in"].dtype])
 
     # Between stages.
 
