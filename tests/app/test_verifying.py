@@ -11,8 +11,9 @@ from tests.house.markdown import blocks
 from trimtab.app.cli import run_cli
 from trimtab.app.job_reading import read_job
 from trimtab.app.verifying import MOST_RANKS, document_of, lines_of, quick_plan
-from trimtab.runtime.lowering import Divergence, Verdict
+from trimtab.runtime.lowering import Crew, Divergence, Verdict, question_of, verify
 from trimtab.spec import parse_strategy
+from trimtab.spec.language import preset_names
 from trimtab.terms import ExitCode
 
 JOB = """\
@@ -98,6 +99,21 @@ def test_quick_keeps_the_structure(
     assert [axis for axis, _ in plan.mesh.axes] == [axis for axis, _ in loaded.layout.mesh.axes]
     assert all(size == 2 for _, size in plan.mesh.axes)
     assert plan.network.layers == num_layers
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", sorted(preset_names()))
+def test_every_preset_is_equal(name: str, tmp_path: Path) -> None:
+    """A preset is what most users run, and what fewest look at."""
+    network = "mixtral-8x7b" if "expert" in name else "llama2-70b"
+    path = job_file(tmp_path, f"USE '{name}'", devices=64, preset=network, batch=1024)
+    loaded = read_job(path)
+    plan = quick_plan(loaded)
+    with Crew(plan.mesh.num_devices) as crew:
+        verdict = verify(question_of(loaded.job, plan, steps=2), crew)
+    assert verdict.divergence is None
+    assert verdict.unplanned == ()
 
 
 DIFFERENT = Verdict(
