@@ -137,6 +137,13 @@ SLOW: dict[str, Layout] = {
         ROTARY,
         {},
     ),
+    "a residual stream in columns": (
+        2,
+        "MESH tp 2\nSPLIT heads, mlp OVER tp\n"
+        "SPLIT embed OF activations WHERE kind = 'residual' AND layer >= 0 OVER tp",
+        LEARNED,
+        {},
+    ),
     "ulysses": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
     "gathered keys": (4, "MESH cp 4\nSPLIT sequence OVER cp USING allgather", LEARNED, {}),
     "ring of keys": (8, "MESH cp 8\nSPLIT sequence OVER cp USING ring", LEARNED, {}),
