@@ -10,7 +10,7 @@ from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.runtime.lowering.attention import Attention
-from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members, line_of
+from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
@@ -271,7 +271,7 @@ class OperatorRunner:
             attention=self._attention,
             wheres=[where_of(extent(q, member), extent(k, member)) for member in gathering.members],
             place=gathering.members.index(self._collectives.rank),
-            line=line_of(self._collectives, gathering.what, gathering.members)
+            line=self._collectives.wires.line(gathering.what, gathering.members)
             if len(gathering.members) > 1
             else None,
             wire=DTYPES[gathering.transfer.wire],

@@ -12,7 +12,7 @@ from trimtab.runtime.lowering.compression import Compressor
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
 from trimtab.runtime.lowering.routes import Route
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.wires import Line, Sent, Wires
+from trimtab.runtime.lowering.wires import Sent, Wires
 
 Members = tuple[int, ...]
 """Ranks of a group that take part, in order of rank."""
@@ -180,11 +180,6 @@ _RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering], list[Tensor]]] = 
     OperatorKind.ALL_GATHER: Collectives._all_gather,
     OperatorKind.ALL_TO_ALL: Collectives._all_to_all,
 }
-
-
-def line_of(collectives: Collectives, what: Sent, members: Members) -> Line:
-    """The wires of a collective that is a computation too, as a ring of keys and values is."""
-    return collectives.wires.line(what, members)
 
 
 def _packed(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
