@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.plan.binding import Averaging
+from trimtab.plan.bound import Averaging
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
