@@ -3,8 +3,8 @@
 How close is equal: 1e-5 of a tensor's own size, in fp32. Sums of n numbers in another order differ by about
 sqrt(n) half units in the last place, 6e-8 each; through a dozen layers, forwards and backwards, measured differences
 stay below 2e-6. A summand too many or too few among n ranks is a difference of 1/n or more. Tensors whose exact value is
-zero hold nothing but rounding (a key's bias moves all scores alike, so its gradient is zero): they are measured by the
-root mean square of all gradients, weights by no less than the learning rate.
+zero hold nothing but rounding (a key's bias moves all scores alike, so its gradient is zero; up to 2e-7 of the root
+mean square of all gradients was measured): they are measured by a tenth of the root mean square of all gradients, weights by no less than the learning rate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from trimtab.terms import Span
 TOLERANCE = 1e-5
 """Of a tensor's size; see the module."""
 
-ZERO = 0.01
+ZERO = 0.1
 """Part of the root mean square of all gradients below which a gradient counts as zero."""
 
 
