@@ -14,6 +14,7 @@ OPTIONS = {
     "run": {"--set", "--inject", "--dry-run", "--json"},
     "resume": {"--set", "--inject", "--json"},
     "explain": {"--set", "--diff", "--format", "--out", "--json", "--schema"},
+    "verify": {"--set", "--steps", "--quick", "--json"},
     "stop": {"--json"},
     "rollback": {"--to", "--json"},
     "report": {"--json"},

@@ -154,3 +154,14 @@ def test_experts_beside_a_cut_sequence(lines: list[str], plan_of: PlanOf) -> Non
     plan = plan_of("\n".join(["MESH dp 2, cp 2, ep 2", *lines]), devices=8, model="moe-3m")
     kinds = [operator.kind for operator in plan.block_of(0).forward]
     assert kinds.count(OperatorKind.ALL_TO_ALL) == 2
+
+
+def test_powersgd_sums_its_two_matrices_one_after_the_other(plan_of: PlanOf) -> None:
+    """Three ranks cut each of them into pieces of its own: what is rounded up is rounded up twice."""
+    text = "MESH dp 3\nREDUCE grads WHERE name = 'embedding.weight' OVER dp COMPRESS powersgd(4)"
+    plan = plan_of(text, devices=3, batch=3, vocab=257)
+    (found,) = (traffic for traffic in plan.traffic if traffic.transfer.compress == "powersgd")
+    embed = plan.network.embed
+    pieces = -(-4 * 257 // 3) + -(-4 * embed // 3)
+    assert found.payload_bytes == 4 * (4 * 257 + 4 * embed)
+    assert found.sent_bytes(0) == 2 * 2 * pieces * 4

@@ -168,6 +168,22 @@ def query(
     )
 
 
+@app.command("verify")
+def verify_job(
+    job: JobFile,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option("--steps", metavar="K", min=1, help="Steps to take.")] = 2,
+    is_quick: Annotated[
+        bool, typer.Option("--quick", help="Shrink network and mesh, keep the structure.")
+    ] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Say whether the parallel run is the same computation as one device."""
+    from trimtab.app.verifying import Asked, verify
+
+    return verify(job, overrides or (), Asked(steps=steps, is_quick=is_quick, is_json=is_json))
+
+
 @app.command()
 def stop(name: RunName, is_json: AsJson = False) -> int:
     """End a run cleanly, with a checkpoint."""

@@ -23,6 +23,21 @@ def compiled(loaded: LoadedJob, machine: MachineFacts | None = None) -> Plan:
         JobReadError at the line of a cluster that is not known, of an ``on_loss`` that the layout cannot give, and of
         a class of the user's own, whose shapes only torch can tell.
     """
+    plan = compile_program(
+        loaded.program,
+        training_of(loaded),
+        mesh=loaded.layout.mesh,
+        cluster=cluster_of(loaded, machine),
+    )
+    rule_on_loss(loaded, plan)
+    return plan
+
+
+def training_of(loaded: LoadedJob) -> Training:
+    """What a plan needs to know of a job besides its strategy.
+
+    Raises: JobReadError at the line of a class of the user's own, whose shapes only torch can tell.
+    """
     job = loaded.job
     network = network_of(job)
     if network is None:
@@ -33,7 +48,7 @@ def compiled(loaded: LoadedJob, machine: MachineFacts | None = None) -> Plan:
     shares, microbatch = job.fault_tolerance.shares, job.train.microbatch
     assert shares != "auto", "constants are resolved when the job file is read"
     assert microbatch != "auto", "constants are resolved when the job file is read"
-    training = Training(
+    return Training(
         network=network,
         batch=job.train.batch,
         microbatch=microbatch,
@@ -43,11 +58,6 @@ def compiled(loaded: LoadedJob, machine: MachineFacts | None = None) -> Plan:
         num_states=num_states(job.train.optimizer),
         clips=job.train.clip != "off",
     )
-    plan = compile_program(
-        loaded.program, training, mesh=loaded.layout.mesh, cluster=cluster_of(loaded, machine)
-    )
-    rule_on_loss(loaded, plan)
-    return plan
 
 
 def cluster_of(loaded: LoadedJob, machine: MachineFacts | None = None) -> Cluster:

@@ -150,17 +150,22 @@ class _Counter:
         if transfer.compress == "topk":
             return topk_elements(elements, transfer.compress_argument) * TOPK_BYTES
         if transfer.compress == "powersgd":
-            return self._low_rank_elements(operator, values, transfer) * BYTES_OF["fp32"]
+            return sum(self._low_rank_elements(operator, values, transfer)) * BYTES_OF["fp32"]
         return elements * _bytes_per_element(transfer)
 
-    def _low_rank_elements(self, operator: Operator, values: Mapping[str, Value], transfer: Transfer) -> int:
-        """Elements of both factors of a matrix; a vector travels as it is (Vogels et al. 2019)."""
+    def _low_rank_elements(
+        self, operator: Operator, values: Mapping[str, Value], transfer: Transfer
+    ) -> tuple[int, ...]:
+        """Elements of the two factors of a matrix, which are summed one after the other (Vogels et al. 2019).
+
+        A vector travels as it is, and so does a matrix that its factors would not make smaller.
+        """
         value = values[operator.inputs[0]]
         shape = local_shape(value.dims, value.shape, value.placements, self._sizes)
-        if len(shape) < 2:
-            return math.prod(shape)
         rank = int(transfer.compress_argument or 1)
-        return min(math.prod(shape), rank * (math.prod(shape[:-1]) + shape[-1]))
+        factors = (rank * math.prod(shape[:-1]), rank * shape[-1]) if len(shape) > 1 else ()
+        is_smaller = factors and sum(factors) < math.prod(shape)
+        return factors if is_smaller else (math.prod(shape),)
 
     def _sends(
         self,
@@ -203,14 +208,17 @@ class _Counter:
             # Everyone needs everyone's largest elements: values with their indices, gathered.
             kind, size = OperatorKind.ALL_GATHER, TOPK_BYTES
             piece = topk_elements(elements, transfer.compress_argument)
-        elif transfer.compress == "powersgd":
-            elements = self._low_rank_elements(operator, values, transfer)
-            piece, size = -(-elements // len(places)), BYTES_OF["fp32"]
-        request = Request(kind=kind, elements=elements, piece=piece, places=places)
-        try:
-            found = sends_of(transfer.route, request, transfer.levels)
-        except RouteError as error:
-            raise UncarriedError(operator.because, str(error)) from error
+        parts: tuple[tuple[int, int], ...] = ((elements, piece),)
+        if transfer.compress == "powersgd":
+            factors = self._low_rank_elements(operator, values, transfer)
+            parts, size = tuple((factor, -(-factor // len(places))) for factor in factors), BYTES_OF["fp32"]
+        found: list[Send] = []
+        for elements, piece in parts:
+            request = Request(kind=kind, elements=elements, piece=piece, places=places)
+            try:
+                found += sends_of(transfer.route, request, transfer.levels)
+            except RouteError as error:
+                raise UncarriedError(operator.because, str(error)) from error
         return tuple(Send(send.source, send.target, send.elements * size) for send in found)
 
     def hand_over(self) -> Iterator[Traffic]:

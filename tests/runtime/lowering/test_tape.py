@@ -1,0 +1,70 @@
+"""Does an operator leave its gradient, and no tensor that a plan lets go?"""
+
+import gc
+import weakref
+
+import torch
+from torch.nn import functional
+
+from trimtab.runtime.lowering.tape import record
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    """Everything that is trained rests on it."""
+    x, weight, bias = torch.rand(4, 3), torch.rand(5, 3), torch.rand(5)
+    values = {"x": x, "w": weight, "b": bias}
+    y, tape = record(functional.linear, [x, weight, bias], ["x", "w", "b"], "y", stays=lambda _: True)
+    gradient = torch.rand(4, 5)
+    of_x, of_weight, of_bias = tape.gradients(gradient, [0, 1, 2], lambda name: values[name])
+    assert torch.equal(y, functional.linear(x, weight, bias))
+    assert not y.requires_grad
+    torch.testing.assert_close(of_x, gradient @ weight)
+    torch.testing.assert_close(of_weight, gradient.T @ x)
+    torch.testing.assert_close(of_bias, gradient.sum(0))
+
+
+def test_named_values_are_looked_up_when_the_gradient_is_made() -> None:
+    """What is computed or gathered again must be what the gradient sees."""
+    x, weight = torch.rand(4, 3), torch.rand(5, 3)
+    later = {"x": x.clone(), "w": weight.clone()}
+    _, tape = record(functional.linear, [x, weight], ["x", "w"], "y", stays=lambda _: True)
+    x.zero_()
+    weight.zero_()
+    (of_x,) = tape.gradients(torch.ones(4, 5), [0], lambda name: later[name])
+    torch.testing.assert_close(of_x, torch.ones(4, 5) @ later["w"])
+
+
+def test_a_tape_keeps_no_named_value_alive() -> None:
+    """RECOMPUTE and STORE would free nothing if the graph held what they let go."""
+    x = torch.rand(4, 6).requires_grad_(False)
+    output, tape = record(torch.exp, [x], ["x"], "y", stays=lambda _: True)
+    known = output.clone()
+    gone = [weakref.ref(x), weakref.ref(output)]
+    del x, output
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    (of_x,) = tape.gradients(torch.ones(4, 6), [0], lambda name: {"y": known}[name])
+    torch.testing.assert_close(of_x, known)
+
+
+def test_a_value_that_does_not_stay_is_kept_by_the_tape() -> None:
+    """An output that a plan moves on needs no name, and its gradient needs it all the same."""
+    x = torch.rand(4, 6)
+    output, tape = record(torch.exp, [x], ["x"], "y", stays=lambda name: name == "x")
+    expected = output.clone()
+    (of_x,) = tape.gradients(torch.ones(4, 6), [0], lambda name: {"x": x}[name])
+    torch.testing.assert_close(of_x, expected)
+
+
+def test_gradients_of_views_come_from_the_value_as_it_is_now() -> None:
+    """A saved view has an offset and strides of its own."""
+    x = torch.rand(4, 6)
+
+    def second_half_squared(x: torch.Tensor) -> torch.Tensor:
+        return x[:, 3:].square()
+
+    _, tape = record(second_half_squared, [x], ["x"], "y", stays=lambda _: True)
+    later = torch.rand(4, 6)
+    (of_x,) = tape.gradients(torch.ones(4, 3), [0], lambda _: later)
+    torch.testing.assert_close(of_x[:, 3:], 2 * later[:, 3:])
+    assert not of_x[:, :3].any()

@@ -1,0 +1,157 @@
+"""What a forward operator leaves for its gradient: the graph of that one operator, and no tensor that has a name.
+
+A plan says which values stay from the forward to the backward pass. Autograd would keep others alive: so a tensor that
+belongs to a named value is noted by name, and looked up again when the gradient is made. By then it is what was kept,
+computed again or gathered again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+
+Lookup = Callable[[str], Tensor]
+"""A value by name."""
+
+
+class Tape:
+    """The graph of one operator.
+
+    Args:
+        output: Where its gradient comes in.
+        inputs: Where gradients come out, in order of the operator's tensors; None for tensors without one.
+        saved: What autograd saved.
+    """
+
+    def __init__(self, output: GradientEdge, inputs: Sequence[GradientEdge | None], saved: "_Saved") -> None:
+        self._output, self._inputs, self._saved = output, tuple(inputs), saved
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        """Gradients of some of the operator's tensors; may be called once.
+
+        Args:
+            gradient: Of the output.
+            wanted: Which, by place among the operator's tensors.
+            lookup: What named values are now.
+        """
+        edges = [self._inputs[place] for place in wanted]
+        assert None not in edges, "a gradient of whole numbers is asked for"
+        self._saved.lookup = lookup
+        found = torch.autograd.grad([self._output], edges, [gradient])  # type: ignore[arg-type]  # None is ruled out
+        self._saved.lookup = None
+        return list(found)
+
+
+def record(
+    function: Callable[..., Tensor],
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    output_name: str,
+    *,
+    stays: Callable[[str], bool],
+) -> tuple[Tensor, Tape]:
+    """Run an operator and keep its graph.
+
+    Args:
+        function: From the tensors to one tensor.
+        tensors: Detached; those of floating point get gradients.
+        names: Of the values that they are.
+        output_name: Of what comes out.
+        stays: Whether a value can be looked up by name when the gradient is made.
+
+    Returns: The output, detached and contiguous, and the tape.
+    """
+    floating = [place for place, tensor in enumerate(tensors) if tensor.is_floating_point()]
+    saved = _Saved({name: tensor for name, tensor in zip(names, tensors, strict=True) if stays(name)})
+    with torch.enable_grad(), saved_tensors_hooks(saved.pack, saved.unpack):
+        anchored = _Anchor.apply(_token(), *(tensors[place] for place in floating))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        arguments = list(tensors)
+        for place, tensor in zip(floating, anchored, strict=True):
+            arguments[place] = tensor
+        output = function(*arguments).contiguous()
+    edges: list[GradientEdge | None] = [None] * len(tensors)
+    for place, tensor in zip(floating, anchored, strict=True):
+        edges[place] = get_gradient_edge(tensor)
+    edge = get_gradient_edge(output)
+    output = output.detach()
+    saved.close(output_name if stays(output_name) else None, output)
+    return output, Tape(edge, edges, saved)
+
+
+class _Anchor(torch.autograd.Function):
+    """Tensors as the start of a graph that does not hold them, as a leaf would."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.detach() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        return (None,) * (1 + len(gradients))
+
+
+def _token() -> Tensor:
+    return torch.zeros((), requires_grad=True)
+
+
+@dataclass(slots=True)
+class _Note:
+    """A saved tensor: itself, or the name of the value that it is a view of."""
+
+    tensor: Tensor | None
+    name: str
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _Saved:
+    """What autograd saves of one operator."""
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self.lookup: Lookup | None = None
+        self._named: dict[int, tuple[str, Tensor]] | None = {
+            tensor.untyped_storage().data_ptr(): (name, tensor) for name, tensor in named.items()
+        }
+        self._notes: list[_Note] = []
+
+    def pack(self, tensor: Tensor) -> _Note:
+        """Note a tensor, by name if it belongs to a value."""
+        note = _Note(tensor, "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        assert self._named is not None, "nothing is saved once the operator has run"
+        known = self._named.get(tensor.untyped_storage().data_ptr())
+        if known is not None:
+            _rename(note, *known)
+        self._notes.append(note)
+        return note
+
+    def unpack(self, note: _Note) -> Tensor:
+        """The tensor of a note."""
+        if note.tensor is not None:
+            return note.tensor
+        assert self.lookup is not None, "gradients are asked for by `Tape.gradients`"
+        value = self.lookup(note.name)
+        return value.as_strided(note.size, note.stride, value.storage_offset() + note.offset)
+
+    def close(self, name: str | None, output: Tensor) -> None:
+        """The operator has run: its output may have been saved before it had a name."""
+        pointer = output.untyped_storage().data_ptr()
+        for note in self._notes:
+            if (
+                name is not None
+                and note.tensor is not None
+                and note.tensor.untyped_storage().data_ptr() == pointer
+            ):
+                _rename(note, name, output)
+        self._named = None
+        self._notes.clear()
+
+
+def _rename(note: _Note, name: str, value: Tensor) -> None:
+    if note.tensor is None or note.tensor.dtype != value.dtype or not value.is_contiguous():
+        return
+    note.tensor, note.name = None, name
+    note.offset -= int(value.storage_offset())

@@ -1,0 +1,251 @@
+"""How do tensors get from rank to rank, and how many bytes did each send?
+
+All traffic of a lowered plan goes through here: tensors are made contiguous, types and shapes are checked, the
+operation is named when it breaks, and what is sent is counted. A message of our own is counted as it leaves; a
+collective of the backend as the ring that a plan counts it for.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trimtab.plan.collectives import Request, sends_of
+from trimtab.plan.program import OperatorKind
+from trimtab.runtime.errors import CollectiveError
+
+_TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int8})
+"""What gloo sends; float8 would fail there and leave the group unusable (torch 2.13)."""
+
+_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What is sent: what a plan's traffic is compared by."""
+
+    block: str
+    phase: str
+    kind: str
+    tensors: tuple[str, ...]
+    axes: tuple[str, ...]
+    route: str
+
+    def __str__(self) -> str:
+        """For errors."""
+        return f"{self.kind} of {', '.join(self.tensors)} over {', '.join(self.axes)} ({self.block}, {self.phase})"
+
+
+@dataclass(kw_only=True, slots=True)
+class Count:
+    """How often a rank took part, and the bytes that it sent."""
+
+    runs: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Posted:
+    """Messages that have been sent off and may not have arrived."""
+
+    pending: list[tuple[Any, Tensor]] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Until all have left; their tensors are free then."""
+        for work, _ in self.pending:
+            work.wait()
+        self.pending.clear()
+
+
+class Wires:
+    """The connections of one rank. One thread makes all calls, all ranks make them in one order.
+
+    Args:
+        rank: Own.
+        size: Of the world; 1 needs no process group.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.counts: defaultdict[Sent, Count] = defaultdict(Count)
+        self.posted = Posted()
+        self._groups: dict[tuple[int, ...], Any] = {}
+
+    def open_groups(self, wanted: Iterable[tuple[int, ...]]) -> None:
+        """Make the process groups that collectives of the backend need; every rank names the same ones in one order."""
+        for members in wanted:
+            if len(members) > 1 and members not in self._groups:
+                is_world = members == tuple(range(self.size))
+                self._groups[members] = dist.group.WORLD if is_world else dist.new_group(list(members))
+
+    def line(self, what: Sent, members: Sequence[int]) -> "Line":
+        """The wires between some ranks, for one run of a collective."""
+        self.counts[what].runs += 1
+        return Line(self, what, tuple(members))
+
+    def group_of(self, members: tuple[int, ...]) -> Any:
+        """The process group of some ranks."""
+        return self._groups[members]
+
+    def post(self, what: Sent, target: int, tensor: Tensor, *, tag: int) -> None:
+        """Send a tensor to a rank without waiting for it."""
+        count = self.counts[what]
+        count.runs += 1
+        count.sent_bytes += tensor.numel() * tensor.element_size()
+        tensor = _sendable(tensor, what)
+        self.posted.pending.append((dist.isend(tensor, target, tag=tag), tensor))
+
+    def receive(
+        self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
+    ) -> Tensor:
+        """A tensor that a rank posts."""
+        found = torch.empty(tuple(shape), dtype=dtype)
+        with _Naming(what):
+            work = dist.irecv(found, source, tag=tag)
+            assert work is not None, "this rank is a member of the world"
+            work.wait()
+        return found
+
+
+class Line:
+    """The wires between the members of one group, named by their places in it.
+
+    Args:
+        wires: Of this rank.
+        what: Is sent.
+        members: Ranks, in order of place.
+        order: The places that take part, where a route works on some of them; all by default.
+    """
+
+    def __init__(
+        self, wires: Wires, what: Sent, members: tuple[int, ...], order: Sequence[int] | None = None
+    ) -> None:
+        self._wires, self._what, self._members = wires, what, members
+        self.order = tuple(order) if order is not None else tuple(range(len(members)))
+        self.place = self.order.index(members.index(wires.rank))
+
+    @property
+    def size(self) -> int:
+        """Of the group."""
+        return len(self.order)
+
+    def among(self, places: Sequence[int]) -> "Line":
+        """The same wires between some of the places, this one among them."""
+        return Line(self._wires, self._what, self._members, [self.order[place] for place in places])
+
+    # Messages of our own.
+
+    def send(self, target: int, tensor: Tensor) -> Posted:
+        """Send off a tensor to a place."""
+        tensor = _sendable(tensor, self._what)
+        self._count(tensor.numel() * tensor.element_size())
+        with _Naming(self._what):
+            work = dist.isend(tensor, self._rank(target))
+        return Posted(pending=[(work, tensor)])
+
+    def receive(self, source: int, like: Tensor) -> Tensor:
+        """What a place sends, of the shape and type of another tensor."""
+        found = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        with _Naming(self._what):
+            work = dist.irecv(found, self._rank(source))
+            assert work is not None, "this rank is a member of the world"
+            work.wait()
+        return found
+
+    def swap(self, target: int, tensor: Tensor, source: int, like: Tensor) -> Tensor:
+        """Send to one place while receiving from another."""
+        sent = self.send(target, tensor)
+        found = self.receive(source, like)
+        sent.wait()
+        return found
+
+    # Collectives of the backend.
+
+    def all_reduce(self, flat: Tensor, operation: str) -> Tensor:
+        """The sum or maximum over all places."""
+        total = _sendable(flat, self._what).clone()
+        piece = -(-flat.numel() // self.size)
+        self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
+        with _Naming(self._what):
+            dist.all_reduce(total, _REDUCTIONS[operation], group=self._group)
+        return total
+
+    def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
+        """The sum of what all places have for this one."""
+        flat = _sendable(torch.cat(list(chunks)), self._what)
+        piece = torch.empty_like(chunks[0])
+        self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
+        with _Naming(self._what):
+            dist.reduce_scatter_single(piece, flat, _REDUCTIONS[operation], group=self._group)
+        return piece
+
+    def all_gather(self, piece: Tensor) -> list[Tensor]:
+        """Every place's piece, in order of place."""
+        piece = _sendable(piece, self._what)
+        found = torch.empty((self.size, piece.numel()), dtype=piece.dtype, device=piece.device)
+        self._count_native(OperatorKind.ALL_GATHER, piece, piece.numel())
+        with _Naming(self._what):
+            dist.all_gather_single(found.view(-1), piece, group=self._group)
+        return list(found.unbind())
+
+    def all_to_all(self, chunks: Sequence[Tensor]) -> list[Tensor]:
+        """What every place has for this one; all chunks are of one size."""
+        flat = _sendable(torch.cat(list(chunks)), self._what)
+        found = torch.empty_like(flat)
+        self._count_native(OperatorKind.ALL_TO_ALL, flat, chunks[0].numel())
+        with _Naming(self._what):
+            dist.all_to_all_single(found, flat, group=self._group)
+        return list(found.view(self.size, -1).unbind())
+
+    def agree_on_largest(self, number: Tensor) -> Tensor:
+        """The largest of all places' numbers: what whole numbers are scaled by; four bytes that plans do not count."""
+        found = number.detach().float().clone()
+        with _Naming(self._what):
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+        return found
+
+    @property
+    def _group(self) -> Any:
+        assert self.size == len(self._members), "routes on some of the places send messages of their own"
+        return self._wires.group_of(self._members)
+
+    def _rank(self, place: int) -> int:
+        return self._members[self.order[place]]
+
+    def _count_native(self, kind: OperatorKind, flat: Tensor, piece: int) -> None:
+        places = ((0, None, 0),) * self.size
+        request = Request(kind=kind, elements=flat.numel(), piece=piece, places=places)
+        sends = sends_of("native", request)
+        self._count(sum(send.elements for send in sends if send.source == self.place) * flat.element_size())
+
+    def _count(self, sent_bytes: int) -> None:
+        self._wires.counts[self._what].sent_bytes += sent_bytes
+
+
+def _sendable(tensor: Tensor, what: Sent) -> Tensor:
+    """The tensor as a backend may have it: contiguous, of a type that it sends."""
+    assert tensor.dtype in _TYPES, f"{what}: {tensor.dtype} cannot be sent"
+    return tensor.detach().contiguous()
+
+
+class _Naming:
+    """Names the operation in whatever the backend raises."""
+
+    def __init__(self, what: Sent) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, RuntimeError | ValueError):
+            raise CollectiveError(f"{self._what}: {error}") from error
+
+
+Combine = Callable[[Tensor, Tensor], Tensor]
+"""Sum or maximum of two tensors of one shape."""
