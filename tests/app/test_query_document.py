@@ -13,8 +13,8 @@ import pytest
 
 from tests.app.spiking_run import SpikingRun
 from trimtab.ledger.relations import RUN_SCHEMAS
-from trimtab.plan.relations import PLAN_SCHEMAS
 from trimtab.plan.relations.decisions import Property
+from trimtab.plan.relations.every_relation import PLAN_SCHEMAS
 from trimtab.terms import Schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "query.md"

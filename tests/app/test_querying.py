@@ -17,7 +17,7 @@ from tests.app.spiking_run import SpikingRun
 from trimtab.app.closed_database import ClosedDatabase
 from trimtab.app.querying import find_subject
 from trimtab.ledger.relations import RUN_SCHEMAS
-from trimtab.plan.relations import PLAN_SCHEMAS
+from trimtab.plan.relations.every_relation import PLAN_SCHEMAS
 
 LARGE = """\
 run: large

@@ -16,7 +16,7 @@ from trimtab.plan.devices import Device
 from trimtab.plan.document import plan_document
 from trimtab.plan.meshes import coordinates
 from trimtab.plan.physical import Plan
-from trimtab.plan.relations import PLAN_SCHEMAS, plan_relations
+from trimtab.plan.relations.every_relation import PLAN_SCHEMAS, plan_relations
 from trimtab.plan.relations.flows import Reach, reach_of
 from trimtab.plan.tables import COLUMNS, Table
 from trimtab.spec import Program, parse_strategy, resolve_mesh

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trimtab.cost.replicated import num_states
-from trimtab.plan.relations import LANGUAGE_COLUMNS
+from trimtab.plan.relations.tensors import LANGUAGE_COLUMNS
 from trimtab.plan.tables import Row, Table
 from trimtab.spec import LoadedJob
 from trimtab.terms import Column, ColumnType, Relation, Schema

@@ -18,7 +18,7 @@ from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
 from trimtab.ledger.relations import run_relations
 from trimtab.plan.layout import network_of
-from trimtab.plan.relations import PLAN_SCHEMAS, plan_relations
+from trimtab.plan.relations.every_relation import PLAN_SCHEMAS, plan_relations
 from trimtab.runtime.checkpoint.store import find_checkpoints
 from trimtab.spec import LoadedJob
 from trimtab.terms import ExitCode, InputError, Relation, TrimtabError

@@ -19,7 +19,7 @@ from trimtab.cost.replicated import (
 )
 from trimtab.plan.explanation import ranges
 from trimtab.plan.layout import ReplicatedLayout, network_of, plan_layout
-from trimtab.policy import assign_shares, own_blocks
+from trimtab.plan.shares import assign_shares, own_blocks
 from trimtab.spec import Job, LoadedJob
 from trimtab.terms import InfeasibleError, format_bytes
 

@@ -1,9 +1,6 @@
 """What should be done now?"""
 
-from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
-from trimtab.policy.membership import Limits, decide
-from trimtab.policy.retention import Retention, best_step
-from trimtab.policy.shares import (
+from trimtab.plan.shares import (
     Block,
     assign_shares,
     blocks_at,
@@ -13,6 +10,9 @@ from trimtab.policy.shares import (
     take_over,
     top_level,
 )
+from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
+from trimtab.policy.membership import Limits, decide
+from trimtab.policy.retention import Retention, best_step
 
 __all__ = [
     "Block",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from trimtab.policy.shares import assign_shares, keep_only, take_over
+from trimtab.plan.shares import assign_shares, keep_only, take_over
 from trimtab.policy.wire import (
     Admit,
     Beat,

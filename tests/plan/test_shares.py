@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.policy import assign_shares, blocks_at, keep_only, own_blocks, shares_of, take_over, top_level
+from trimtab.plan.shares import (
+    assign_shares,
+    blocks_at,
+    keep_only,
+    own_blocks,
+    shares_of,
+    take_over,
+    top_level,
+)
 
 worlds = st.integers(1, 12).flatmap(
     lambda shares: st.tuples(
