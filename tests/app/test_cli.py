@@ -28,10 +28,11 @@ OPTIONS = {
 
 ASK = """
 import sys
-from trimtab.app.cli import run_cli
-code = run_cli(sys.argv[1:])
-assert "torch" not in sys.modules, "torch was imported"
-sys.exit(code)
+from trimtab.__main__ import main
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules, "torch was imported"
 """
 
 
@@ -134,6 +135,15 @@ def yardstick_s(bytecode):
 def test_answers_without_tensors_come_at_once(desk, bytecode, yardstick_s, arguments):
     """Under 0.3 s, without torch. Both sides are measured here and now: a busy machine is not the command's fault."""
     assert min(_cpu_s(ASK, *arguments, bytecode=bytecode) for _ in range(4)) < 4 * yardstick_s
+
+
+@pytest.mark.parametrize(("verb", "is_on"), [("explain", False), ("doctor", True)])
+def test_garbage_is_looked_for_by_verbs_that_go_on(cli, monkeypatch, verb, is_on):
+    """Off while modules load; a run of weeks needs it."""
+    turned = []
+    monkeypatch.setattr("trimtab.app.cli.gc.enable", lambda: turned.append(True))
+    cli(verb, "--help")
+    assert bool(turned) is is_on
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Each verb imports what it needs when it is called: `trimtab --help` and the verb
 fraction of a second, because neither torch nor any other room is loaded for them.
 """
 
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -55,8 +56,14 @@ strategy = typer.Typer(
 app.add_typer(strategy)
 
 
+MAKE_VALUES_AND_END = frozenset({"explain", "schema", "strategy"})
+"""Verbs that never look for garbage in cycles: they make none, and loading what they need is most of their time."""
+
+
 def run_cli(arguments: list[str]) -> int:
     """Run one command and return its exit code; what a user did wrong is a message, never a traceback."""
+    if not MAKE_VALUES_AND_END.intersection(arguments[:1]):
+        gc.enable()
     try:
         code = app(arguments, prog_name="trimtab", standalone_mode=False)
     except TrimtabError as error:
@@ -125,14 +132,11 @@ def explain(
     ] = False,
 ) -> int:
     """Say what each rank would hold, compute, send and cost, and which line decided it."""
-    from trimtab.app.garbage import without_cycles
+    from trimtab.app.explaining import answer_of, explain_job, print_schema
 
-    with without_cycles():
-        from trimtab.app.explaining import answer_of, explain_job, print_schema
-
-        if is_schema:
-            return print_schema()
-        return explain_job(job, overrides or (), answer_of(form, other=other, out=out, is_json=is_json))
+    if is_schema:
+        return print_schema()
+    return explain_job(job, overrides or (), answer_of(form, other=other, out=out, is_json=is_json))
 
 
 @app.command()

@@ -8,7 +8,6 @@ from trimtab.plan.pipelines.methods import StageSchedule
 from trimtab.plan.pipelines.refusals import Quantity, Refusal, refusal_of
 from trimtab.plan.pipelines.schedules import actions_of, ranks_of_stages, stages_per_rank_of
 from trimtab.plan.pipelines.simulation import StageTimes, simulate
-from trimtab.plan.pipelines.svg_drawing import svg
 from trimtab.plan.pipelines.text_drawing import draw
 from trimtab.plan.pipelines.timeline import Bar, Timeline
 
@@ -40,6 +39,5 @@ __all__ = [
     "simulate",
     "stages_of_layers",
     "stages_per_rank_of",
-    "svg",
     "transfers",
 ]
