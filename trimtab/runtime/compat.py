@@ -33,3 +33,8 @@ def all_gather(group: Any, output: Tensor, source: Tensor) -> Any:
     """Start an all-gather into one tensor on a raw process group; returns its Work."""
     options = getattr(torch.distributed.distributed_c10d, "AllgatherOptions")()  # noqa: B009 - not in torch's stubs
     return group._allgather_base(output, source, options)
+
+
+def reduce_scatter(group: Any, output: Tensor, source: Tensor, options: Any) -> Any:
+    """Start a reduce-scatter of one tensor into equal pieces on a raw process group; returns its Work."""
+    return group._reduce_scatter_base(output, source, options)

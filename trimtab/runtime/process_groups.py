@@ -8,7 +8,7 @@ abandoned collective are never used again: its threads may still write to them.
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -73,11 +73,20 @@ class Group:
     Args:
         members: Rank numbers in order of their position in the group.
         rank: This rank's number.
-        store: A connected torch store; every epoch has its own prefix in it. None for a group of one.
+        store: A connected torch store; every group of every epoch has its own prefix in it. None for a group of one.
+        label: Of the group inside its epoch.
     """
 
     def __init__(
-        self, *, members: Sequence[int], rank: int, epoch: int, store: Any, kind: str, interrupt: Interrupt
+        self,
+        *,
+        members: Sequence[int],
+        rank: int,
+        epoch: int,
+        store: Any,
+        kind: str,
+        interrupt: Interrupt,
+        label: str = "all",
     ) -> None:
         self.members = tuple(members)
         self.rank = rank
@@ -85,7 +94,8 @@ class Group:
         self._pending: Any = None
         self._group: Any = None
         if self.size > 1:
-            self._group = _connect(self.members.index(rank), self.size, epoch, store, kind, interrupt)
+            name = f"epoch-{epoch}/{label}"
+            self._group = _connect(self.members.index(rank), self.size, name, store, kind, interrupt)
 
     @property
     def size(self) -> int:
@@ -99,7 +109,7 @@ class Group:
         *,
         output_splits: list[int],
         input_splits: list[int],
-        launched: Callable[[], None],
+        launched: Callable[[], None] = lambda: None,
     ) -> None:
         """Send ``input_splits[i]`` elements to position i and receive ``output_splits[i]`` from it."""
         assert output.is_contiguous()
@@ -110,20 +120,48 @@ class Group:
         )
         self._wait("all_to_all", work, launched)
 
-    def all_gather(self, output: Tensor, source: Tensor, *, launched: Callable[[], None]) -> None:
+    def all_gather(
+        self, output: Tensor, source: Tensor, *, launched: Callable[[], None] = lambda: None
+    ) -> None:
         """Concatenate every rank's ``source`` into ``output``, in order of position."""
         assert output.is_contiguous()
         assert source.is_contiguous()
         work = self._launch("all_gather", lambda g: compat.all_gather(g, output, source))
         self._wait("all_gather", work, launched)
 
-    def all_reduce(self, tensor: Tensor, *, launched: Callable[[], None] = lambda: None) -> None:
-        """Sum over the ranks, in place, in the backend's own order. A group of one does nothing."""
+    def all_reduce(
+        self, tensor: Tensor, *, operation: str = "sum", launched: Callable[[], None] = lambda: None
+    ) -> None:
+        """Sum or maximum over the ranks, in place, in the backend's own order. A group of one does nothing."""
         if self.size == 1:
             launched()
             return
         assert tensor.is_contiguous()
-        self._wait("all_reduce", self._launch("all_reduce", lambda g: g.allreduce([tensor])), launched)
+        options = dist.AllreduceOptions()
+        options.reduceOp = _REDUCTIONS[operation]
+        work = self._launch("all_reduce", lambda g: g.allreduce([tensor], options))
+        self._wait("all_reduce", work, launched)
+
+    def reduce_scatter(self, output: Tensor, source: Tensor, *, operation: str = "sum") -> Any:
+        """Start the sum or maximum of the ranks in equal pieces, the own one into ``output``.
+
+        Its work blocks when it is waited for, and gives no future (torch 2.13).
+        """
+        assert output.is_contiguous()
+        assert source.is_contiguous()
+        options = dist.ReduceScatterOptions()
+        options.reduceOp = _REDUCTIONS[operation]
+        return self._launch("reduce_scatter", lambda g: compat.reduce_scatter(g, output, source, options))
+
+    def send(self, tensor: Tensor, position: int, tag: int) -> Any:
+        """Start a message to a position; its work blocks when it is waited for, and gives no future."""
+        assert tensor.is_contiguous()
+        return self._launch("send", lambda g: g.send([tensor], position, tag))
+
+    def receive(self, tensor: Tensor, position: int, tag: int) -> Any:
+        """As ``send``, the other end."""
+        assert tensor.is_contiguous()
+        return self._launch("receive", lambda g: g.recv([tensor], position, tag))
 
     def broadcast(self, tensor: Tensor, *, source: int) -> None:
         """Copy the tensor of rank number ``source`` to everybody, in place."""
@@ -164,23 +202,26 @@ class Group:
         self._pending = None
 
 
-def _connect(position: int, size: int, epoch: int, store: Any, kind: str, interrupt: Interrupt) -> Any:
+_REDUCTIONS: Mapping[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+def _connect(position: int, size: int, name: str, store: Any, kind: str, interrupt: Interrupt) -> Any:
     """Build the backend's group in a thread of its own, for a member that dies meanwhile would block the builder."""
     outcome: list[Any] = []
 
     def build() -> None:
         try:
             backend = getattr(dist, capability(kind).group_class)
-            outcome.append(backend(compat.PrefixStore(f"epoch-{epoch}", store), position, size, _TIMEOUT))
+            outcome.append(backend(compat.PrefixStore(name, store), position, size, _TIMEOUT))
         except RuntimeError as error:
             outcome.append(error)
         interrupt.notify()
 
-    threading.Thread(target=build, daemon=True, name=f"form-epoch-{epoch}").start()
+    threading.Thread(target=build, daemon=True, name=f"form-{name}").start()
     interrupt.wait_for(lambda: bool(outcome))
     built = outcome.pop()
     if isinstance(built, RuntimeError):
-        raise CollectiveError(f"epoch {epoch} could not be formed: {_first_line(built)}") from built
+        raise CollectiveError(f"{name} could not be formed: {_first_line(built)}") from built
     return built
 
 

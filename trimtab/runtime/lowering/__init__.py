@@ -3,6 +3,7 @@
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
 from trimtab.runtime.lowering.crew import Crew, CrewError
 from trimtab.runtime.lowering.rank import Rank
+from trimtab.runtime.lowering.transport import Members, Transport
 from trimtab.runtime.lowering.updating import Outcome, Rules
 from trimtab.runtime.lowering.verification import Question, Verdict, question_of, verify
 from trimtab.runtime.lowering.wires import Wires
@@ -12,10 +13,12 @@ __all__ = [
     "Crew",
     "CrewError",
     "Divergence",
+    "Members",
     "Outcome",
     "Question",
     "Rank",
     "Rules",
+    "Transport",
     "Verdict",
     "Wires",
     "question_of",

@@ -8,20 +8,17 @@ collective of the backend as the ring that a plan counts it for.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from trimtab.plan.collectives import Request, sends_of
 from trimtab.plan.program import OperatorKind
 from trimtab.runtime.errors import CollectiveError
+from trimtab.runtime.lowering.transport import Pending, Transport, WorldTransport
 
 _TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int8})
 """What gloo sends; float8 would fail there and leave the group unusable (torch 2.13)."""
-
-_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Count:
 class Posted:
     """Messages that have been sent off and may not have arrived."""
 
-    pending: list[tuple[Any, Tensor]] = field(default_factory=list)
+    pending: list[tuple[Pending, Tensor]] = field(default_factory=list)
 
     def wait(self) -> None:
         """Until all have left; their tensors are free then."""
@@ -67,30 +64,24 @@ class Wires:
     Args:
         rank: Own.
         size: Of the world; 1 needs no process group.
+        transport: That carries what is sent; by default torch's own process groups.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, transport: Transport | None = None) -> None:
         self.rank = rank
         self.size = size
         self.counts: defaultdict[Sent, Count] = defaultdict(Count)
         self.posted = Posted()
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self.transport = transport or WorldTransport(size)
 
     def open_groups(self, wanted: Iterable[tuple[int, ...]]) -> None:
         """Make the process groups that collectives of the backend need; every rank names the same ones in one order."""
-        for members in wanted:
-            if len(members) > 1 and members not in self._groups:
-                is_world = members == tuple(range(self.size))
-                self._groups[members] = dist.group.WORLD if is_world else dist.new_group(list(members))
+        self.transport.open_groups([members for members in wanted if len(members) > 1])
 
     def line(self, what: Sent, members: Sequence[int]) -> "Line":
         """The wires between some ranks, for one run of a collective."""
         self.counts[what].runs += 1
         return Line(self, what, tuple(members))
-
-    def group_of(self, members: tuple[int, ...]) -> Any:
-        """The process group of some ranks."""
-        return self._groups[members]
 
     def post(self, what: Sent, target: int, tensor: Tensor, *, tag: int) -> None:
         """Send a tensor to a rank without waiting for it."""
@@ -98,7 +89,8 @@ class Wires:
         count.runs += 1
         count.sent_bytes += tensor.numel() * tensor.element_size()
         tensor = _sendable(tensor, what)
-        self.posted.pending.append((dist.isend(tensor, target, tag=tag), tensor))
+        with _Naming(what):
+            self.posted.pending.append((self.transport.send(target, tensor, tag), tensor))
 
     def receive(
         self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
@@ -106,9 +98,7 @@ class Wires:
         """A tensor that a rank posts."""
         found = torch.empty(tuple(shape), dtype=dtype)
         with _Naming(what):
-            work = dist.irecv(found, source, tag=tag)
-            assert work is not None, "this rank is a member of the world"
-            work.wait()
+            self.transport.receive(source, found, tag)
         return found
 
 
@@ -145,16 +135,13 @@ class Line:
         tensor = _sendable(tensor, self._what)
         self._count(tensor.numel() * tensor.element_size())
         with _Naming(self._what):
-            work = dist.isend(tensor, self._rank(target))
-        return Posted(pending=[(work, tensor)])
+            return Posted(pending=[(self._transport.send(self._rank(target), tensor, 0), tensor)])
 
     def receive(self, source: int, like: Tensor) -> Tensor:
         """What a place sends, of the shape and type of another tensor."""
         found = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         with _Naming(self._what):
-            work = dist.irecv(found, self._rank(source))
-            assert work is not None, "this rank is a member of the world"
-            work.wait()
+            self._transport.receive(self._rank(source), found, 0)
         return found
 
     def swap(self, target: int, tensor: Tensor, source: int, like: Tensor) -> Tensor:
@@ -172,7 +159,7 @@ class Line:
         piece = -(-flat.numel() // self.size)
         self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
         with _Naming(self._what):
-            dist.all_reduce(total, _REDUCTIONS[operation], group=self._group)
+            self._transport.all_reduce(self._group, total, operation)
         return total
 
     def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
@@ -181,7 +168,7 @@ class Line:
         piece = torch.empty_like(chunks[0])
         self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
         with _Naming(self._what):
-            dist.reduce_scatter_single(piece, flat, _REDUCTIONS[operation], group=self._group)
+            self._transport.reduce_scatter(self._group, piece, flat, operation)
         return piece
 
     def all_gather(self, piece: Tensor) -> list[Tensor]:
@@ -190,7 +177,7 @@ class Line:
         found = torch.empty((self.size, piece.numel()), dtype=piece.dtype, device=piece.device)
         self._count_native(OperatorKind.ALL_GATHER, piece, piece.numel())
         with _Naming(self._what):
-            dist.all_gather_single(found.view(-1), piece, group=self._group)
+            self._transport.all_gather(self._group, found.view(-1), piece)
         return list(found.unbind())
 
     def all_to_all(self, chunks: Sequence[Tensor]) -> list[Tensor]:
@@ -199,20 +186,25 @@ class Line:
         found = torch.empty_like(flat)
         self._count_native(OperatorKind.ALL_TO_ALL, flat, chunks[0].numel())
         with _Naming(self._what):
-            dist.all_to_all_single(found, flat, group=self._group)
+            even = [chunk.numel() for chunk in chunks]
+            self._transport.all_to_all(self._group, found, flat, (even, even))
         return list(found.view(self.size, -1).unbind())
 
     def agree_on_largest(self, number: Tensor) -> Tensor:
         """The largest of all places' numbers: what whole numbers are scaled by; four bytes that plans do not count."""
         found = number.detach().float().clone()
         with _Naming(self._what):
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+            self._transport.all_reduce(self._group, found, "max")
         return found
 
     @property
-    def _group(self) -> Any:
+    def _transport(self) -> Transport:
+        return self._wires.transport
+
+    @property
+    def _group(self) -> tuple[int, ...]:
         assert self.size == len(self._members), "routes on some of the places send messages of their own"
-        return self._wires.group_of(self._members)
+        return self._members
 
     def _rank(self, place: int) -> int:
         return self._members[self.order[place]]

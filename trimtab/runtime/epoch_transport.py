@@ -1,0 +1,129 @@
+"""What carries the tensors of a lowered plan while a run may be fenced: process groups of one epoch.
+
+As in ``process_groups`` a rank never blocks inside the backend. Some of the backend's work gives no future (torch 2.13:
+messages from rank to rank, reduce-scatter), so a thread waits for it; of an epoch that is over it is left behind, and ends when the peers let go of
+their ends.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.runtime.lowering import Members
+from trimtab.runtime.process_groups import Group, Interrupt
+
+
+class EpochTransport:
+    """Carries tensors between the ranks of one epoch; see ``lowering.Transport``.
+
+    Args:
+        group: All ranks of the epoch, numbered from 0 as they stand in it.
+        split: Makes the group of some of them.
+        interrupt: Wakes the main thread, and raises when the epoch is over.
+    """
+
+    def __init__(self, group: Group, split: Callable[[Members], Group], interrupt: Interrupt) -> None:
+        self._all, self._split = group, split
+        self._groups: dict[Members, Group] = {group.members: group}
+        self._waiter = _Waiter(interrupt)
+
+    def open_groups(self, wanted: Sequence[Members]) -> None:
+        """See Transport; only members of a group make it."""
+        for members in wanted:
+            if members not in self._groups and self._all.rank in members:
+                self._groups[members] = self._split(members)
+
+    def drop(self) -> None:
+        """Let go of everything in the background."""
+        for group in self._groups.values():
+            group.drop()
+        self._groups.clear()
+        self._waiter.end()
+
+    def all_reduce(self, members: Members, tensor: Tensor, operation: str) -> None:
+        """See Transport."""
+        self._groups[members].all_reduce(tensor, operation=operation)
+
+    def reduce_scatter(self, members: Members, piece: Tensor, flat: Tensor, operation: str) -> None:
+        """See Transport."""
+        work = self._groups[members].reduce_scatter(piece, flat, operation=operation)
+        self._waiter.wait_for(work.wait)
+
+    def all_gather(self, members: Members, found: Tensor, piece: Tensor) -> None:
+        """See Transport."""
+        self._groups[members].all_gather(found, piece)
+
+    def all_to_all(
+        self, members: Members, found: Tensor, flat: Tensor, splits: Sequence[Sequence[int]]
+    ) -> None:
+        """See Transport."""
+        received, sent = (list(each) for each in splits)
+        self._groups[members].all_to_all(found, flat, output_splits=received, input_splits=sent)
+
+    def send(self, target: int, tensor: Tensor, tag: int) -> "Sending":
+        """See Transport."""
+        return Sending(self._all.send(tensor, target, tag), self._waiter)
+
+    def receive(self, source: int, found: Tensor, tag: int) -> None:
+        """See Transport."""
+        work = self._all.receive(found, source, tag)
+        self._waiter.wait_for(work.wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message on its way."""
+
+    work: Any
+    waiter: "_Waiter"
+
+    def wait(self) -> None:
+        """Until it has left."""
+        self.waiter.wait_for(self.work.wait)
+
+
+class _Waiter:
+    """Waits in the backend, so that the main thread need not."""
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_started = False
+
+    def wait_for(self, wait: Callable[[], object]) -> None:
+        """Block until ``wait`` returns or the epoch is over.
+
+        Raises: What ``wait`` raises.
+        """
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=_serve, args=(self._jobs,), daemon=True, name="message-waiter").start()
+        outcome: list[Exception | None] = []
+        notify = self._interrupt.notify
+
+        def job() -> None:
+            try:
+                wait()
+                outcome.append(None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again where it was waited for
+                outcome.append(error)
+            notify()
+
+        self._jobs.put(job)
+        self._interrupt.wait_for(lambda: bool(outcome))
+        if (error := outcome.pop()) is not None:
+            raise error
+
+    def end(self) -> None:
+        """No more jobs; the thread ends when the last one does."""
+        self._jobs.put(None)
+
+
+def _serve(jobs: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # It holds buffers, and the next one may be long in coming.

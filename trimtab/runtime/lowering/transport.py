@@ -1,0 +1,107 @@
+"""What carries tensors between ranks: the backend's collectives on groups of ranks, and messages from rank to rank.
+
+`Wires` above it checks, names and counts; whoever carries may be torch's own process groups, groups that an epoch of a
+run can leave behind, or nobody.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+Members = tuple[int, ...]
+"""Ranks of a group, in order of rank."""
+
+
+class Pending(Protocol):
+    """A message that has been sent off and may not have left."""
+
+    def wait(self) -> object:
+        """Until it has left; its tensor is free then."""
+
+
+class Transport(Protocol):
+    """Carries contiguous tensors. One thread makes all calls, all ranks make them in one order.
+
+    Whatever it raises as a RuntimeError or ValueError is told with the name of the operation.
+    """
+
+    def open_groups(self, wanted: Sequence[Members]) -> None:
+        """Make groups that are new; every rank names the same ones in one order."""
+
+    def all_reduce(self, members: Members, tensor: Tensor, operation: str) -> None:
+        """Sum or maximum over a group, in place."""
+
+    def reduce_scatter(self, members: Members, piece: Tensor, flat: Tensor, operation: str) -> None:
+        """The own one of equal pieces of the sum or maximum."""
+
+    def all_gather(self, members: Members, found: Tensor, piece: Tensor) -> None:
+        """Everybody's piece, in order of place."""
+
+    def all_to_all(
+        self, members: Members, found: Tensor, flat: Tensor, splits: Sequence[Sequence[int]]
+    ) -> None:
+        """What everybody has for this rank.
+
+        Args:
+            members: The group.
+            found: Is filled, in order of place.
+            flat: What this rank has for each place, in order.
+            splits: Elements from each place, and elements for each place.
+        """
+
+    def send(self, target: int, tensor: Tensor, tag: int) -> Pending:
+        """Send to a rank without waiting for it."""
+
+    def receive(self, source: int, found: Tensor, tag: int) -> None:
+        """Wait for what a rank sends."""
+
+
+class WorldTransport:
+    """Torch's default process group and groups made from it; with one rank nothing is carried."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._groups: dict[Members, Any] = {}
+
+    def open_groups(self, wanted: Sequence[Members]) -> None:
+        """See Transport."""
+        for members in wanted:
+            if len(members) > 1 and members not in self._groups:
+                is_world = members == tuple(range(self._size))
+                self._groups[members] = dist.group.WORLD if is_world else dist.new_group(list(members))
+
+    def all_reduce(self, members: Members, tensor: Tensor, operation: str) -> None:
+        """See Transport."""
+        dist.all_reduce(tensor, _REDUCTIONS[operation], group=self._groups[members])
+
+    def reduce_scatter(self, members: Members, piece: Tensor, flat: Tensor, operation: str) -> None:
+        """See Transport."""
+        dist.reduce_scatter_single(piece, flat, _REDUCTIONS[operation], group=self._groups[members])
+
+    def all_gather(self, members: Members, found: Tensor, piece: Tensor) -> None:
+        """See Transport."""
+        dist.all_gather_single(found, piece, group=self._groups[members])
+
+    def all_to_all(
+        self, members: Members, found: Tensor, flat: Tensor, splits: Sequence[Sequence[int]]
+    ) -> None:
+        """See Transport."""
+        received, sent = (list(each) for each in splits)
+        dist.all_to_all_single(found, flat, received, sent, group=self._groups[members])
+
+    def send(self, target: int, tensor: Tensor, tag: int) -> Pending:
+        """See Transport."""
+        work = dist.isend(tensor, target, tag=tag)
+        assert work is not None, "this rank is a member of the world"
+        return work
+
+    def receive(self, source: int, found: Tensor, tag: int) -> None:
+        """See Transport."""
+        work = dist.irecv(found, source, tag=tag)
+        assert work is not None, "this rank is a member of the world"
+        work.wait()
+
+
+_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
