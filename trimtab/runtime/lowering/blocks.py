@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.runtime.lowering.applying import Applied, added, linear_gradients, parameter_of
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
@@ -16,7 +18,7 @@ from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.sites import Site
-from trimtab.runtime.lowering.tape import Tape, record
+from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Sent
 
@@ -70,6 +72,9 @@ Observer = Callable[[Scope, Operator], None]
 class OperatorRunner:
     """Runs operators on one rank.
 
+    What an operator needs and what does not change from run to run (extents, types, groups, what it computes) is looked
+    up when it runs at a site for the first time.
+
     Args:
         plan: Whose they are.
         collectives: Of the rank.
@@ -90,7 +95,7 @@ class OperatorRunner:
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
-        self._stays: dict[int, frozenset[str]] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
@@ -113,7 +118,12 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
-        outputs = self._outputs(operator, scope, members)
+        key = id(operator), scope.site.index if scope.site else -1
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = _Bound(operator, self._bind(operator, scope))
+        tensors = [scope.tensors[name] for name in operator.inputs]
+        outputs = bound.apply(scope, tensors, members)
         scope.tensors.update(zip(operator.outputs, outputs, strict=True))
 
     def tell(self, scope: Scope, operator: Operator) -> None:
@@ -121,84 +131,56 @@ class OperatorRunner:
         if self._observe is not None:
             self._observe(scope, operator)
 
-    def _outputs(self, operator: Operator, scope: Scope, members: frozenset[int] | None) -> Sequence[Tensor]:
-        tensors = [scope.tensors[name] for name in operator.inputs]
+    def _bind(self, operator: Operator, scope: Scope) -> "_Apply":
         kind = operator.kind
         if kind in _RINGS:
-            return self._around(operator, scope, tensors)
+            return partial(self._around, operator)
         if kind in COLLECTIVES:
-            return self._collectives.run(self._gathering(operator, scope, tensors, members))
+            return self._collective(operator)
         if kind is OperatorKind.SLICE:
-            return self._collectives.slice(operator, tensors, scope.values)
+            return lambda scope, tensors, _: self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            return [torch.stack(tensors).sum(0)] if len(tensors) > 2 else [tensors[0] + tensors[1]]
+            return lambda _, tensors, __: [added(tensors)]
         if kind is OperatorKind.ACCUMULATE:
-            return [self._accumulated(operator.outputs[0], tensors[0], scope)]
+            return partial(_accumulated, operator.outputs[0])
         if kind in UNTAPED:
-            return [computation(kind, self._pieces(operator, scope))(*tensors)]
+            compute = computation(kind, self._pieces(operator, scope))
+            return lambda _, tensors, __: [compute(*tensors)]
         if kind in _FORWARD_OF:
-            return self._gradients(operator, scope, tensors[0])
-        return [self._computed(operator, scope, tensors)]
+            return self._gradient(operator, scope)
+        return self._forward(operator, scope)
 
-    def _accumulated(self, name: str, gradient: Tensor, scope: Scope) -> Tensor:
-        before = scope.added_up.get(name)
-        total = gradient.clone() if before is None else before.add_(gradient)
-        scope.added_up[name] = total
-        return total
+    def _forward(self, operator: Operator, scope: Scope) -> "_Apply":
+        applied = Applied(operator, self._pieces(operator, scope), stays=_staying(scope))
+        key = operator.kind, operator.parameters
 
-    def _computed(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Tensor:
-        parameters = [scope.parameters[name] for name in operator.parameters]
-        names = [*operator.inputs, *(_parameter_key(name) for name in operator.parameters)]
-        compute = computation(operator.kind, self._pieces(operator, scope))
-        output, tape = record(
-            compute, [*tensors, *parameters], names, operator.outputs[0], stays=self._staying(scope)
-        )
-        scope.tapes[operator.kind, operator.parameters] = tape
-        return output
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            parameters = [scope.parameters[name] for name in operator.parameters]
+            output, tape = applied.forward([*tensors, *parameters])
+            if tape is not None:
+                scope.tapes[key] = tape
+            return [output]
 
-    def _staying(self, scope: Scope) -> Callable[[str], bool]:
-        """Which values the backward pass finds again: parameters, what is kept, what is computed again."""
-        site = scope.site
-        assert site is not None, "tapes are of blocks"
-        if site.index not in self._stays:
-            again = (name for operator in site.block.recompute for name in operator.outputs)
-            self._stays[site.index] = frozenset((*site.block.kept, *again))
-        found = self._stays[site.index]
-        return lambda name: name in found or name.startswith(_PARAMETER)
+        return apply
 
-    def _gradients(self, operator: Operator, scope: Scope, gradient: Tensor) -> list[Tensor]:
+    def _gradient(self, operator: Operator, scope: Scope) -> "_Apply":
         kind = _FORWARD_OF[operator.kind]
-        tape = scope.tapes.pop((kind, operator.parameters))
-        assert isinstance(tape, Tape), operator.kind
-        num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1
-        first = 0
-        if kind in _ONLY_PARAMETERS:
-            first = num_inputs = 1
-        wanted = [*range(first, num_inputs), *range(num_inputs, num_inputs + len(operator.parameters))]
-        wanted = wanted[: len(operator.outputs)]
-        forward_value = self._forward_dtype(scope, kind, operator)
-        found = tape.gradients(gradient.to(forward_value), wanted, self._lookup(scope))
-        return [
-            tensor.to(DTYPES[scope.values[name].dtype]).contiguous()
-            for tensor, name in zip(found, operator.outputs, strict=True)
-        ]
+        key = kind, operator.parameters
+        wanted = _wanted(kind, operator)
+        incoming = _forward_dtype(scope, kind, operator)
+        dtypes = [DTYPES[scope.values[name].dtype] for name in operator.outputs]
 
-    def _forward_dtype(self, scope: Scope, kind: OperatorKind, operator: Operator) -> torch.dtype:
-        """Type of the forward operator's output, whose gradient the tape takes."""
-        assert scope.site is not None, "gradients are made in blocks"
-        forward = next(
-            found
-            for found in scope.site.block.forward
-            if found.kind is kind and found.parameters == operator.parameters
-        )
-        return DTYPES[scope.values[forward.outputs[0]].dtype]
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            tape = scope.tapes.pop(key, None)
+            if tape is None:
+                gradient, x = tensors
+                weight, *bias = (scope.parameters[name] for name in operator.parameters)
+                return linear_gradients(gradient, x, weight, is_biased=bool(bias))
+            assert isinstance(tape, Tape), kind
+            found = tape.gradients(tensors[0].to(incoming), wanted, _lookup(scope))
+            return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 
-    def _lookup(self, scope: Scope) -> Callable[[str], Tensor]:
-        def lookup(name: str) -> Tensor:
-            parameter = name.removeprefix(_PARAMETER)
-            return scope.parameters[parameter] if parameter != name else scope.tensors[name]
-
-        return lookup
+        return apply
 
     def _pieces(self, operator: Operator, scope: Scope) -> Pieces:
         site = scope.site
@@ -223,13 +205,21 @@ class OperatorRunner:
 
     # Together.
 
-    def _gathering(
-        self,
-        operator: Operator,
-        scope: Scope,
-        tensors: Sequence[Tensor],
-        taking_part: frozenset[int] | None,
-    ) -> Gathering:
+    def _collective(self, operator: Operator) -> "_Apply":
+        # The same operator gathers in two phases, and some sums are of some ranks only.
+        known: dict[tuple[Phase, frozenset[int] | None], Gathering] = {}
+
+        def apply(
+            scope: Scope, tensors: list[Tensor], taking_part: frozenset[int] | None
+        ) -> Sequence[Tensor]:
+            key = scope.phase, taking_part
+            if key not in known:
+                known[key] = self._gathering(operator, scope, taking_part)
+            return self._collectives.run(known[key], tensors)
+
+        return apply
+
+    def _gathering(self, operator: Operator, scope: Scope, taking_part: frozenset[int] | None) -> Gathering:
         transfer, members = self._group(operator, taking_part)
         what = Sent(
             scope.block,
@@ -240,12 +230,7 @@ class OperatorRunner:
             transfer.route,
         )
         return Gathering(
-            operator=operator,
-            transfer=transfer,
-            members=members,
-            tensors=tensors,
-            values=scope.values,
-            what=what,
+            operator=operator, transfer=transfer, members=members, values=scope.values, what=what
         )
 
     def _group(self, operator: Operator, taking_part: frozenset[int] | None) -> tuple[Transfer, Members]:
@@ -262,9 +247,11 @@ class OperatorRunner:
         )
         return transfer, members
 
-    def _around(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _around(
+        self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+    ) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""
-        gathering = self._gathering(operator, scope, tensors, None)
+        gathering = self._gathering(operator, scope, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
         ring = Ring(
@@ -288,12 +275,62 @@ class OperatorRunner:
         return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 
 
-_PARAMETER = "parameter "
+_Apply = Callable[[Scope, list[Tensor], frozenset[int] | None], Sequence[Tensor]]
+"""From a scope, the tensors of an operator's inputs and the ranks that take part to its outputs."""
 
 
-def _parameter_key(name: str) -> str:
-    """What a parameter is called beside the values of a block."""
-    return f"{_PARAMETER}{name}"
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """An operator at a site; it is kept so that its id stays its own."""
+
+    operator: Operator
+    apply: _Apply
+
+
+def _accumulated(
+    name: str, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+) -> Sequence[Tensor]:
+    """The gradient of a microbatch, added to those before it. The first one is its own storage: nobody else needs it."""
+    before = scope.added_up.get(name)
+    total = tensors[0] if before is None else before.add_(tensors[0])
+    scope.added_up[name] = total
+    return [total]
+
+
+def _staying(scope: Scope) -> frozenset[str]:
+    """Values that the backward pass finds again, beside parameters: what is kept, what is computed again."""
+    site = scope.site
+    assert site is not None, "tapes are of blocks"
+    return frozenset((*site.block.kept, *(name for found in site.block.recompute for name in found.outputs)))
+
+
+def _wanted(kind: OperatorKind, operator: Operator) -> list[int]:
+    """Places among the tensors of a forward operator of those whose gradients are made."""
+    num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1
+    first = 0
+    if kind in _ONLY_PARAMETERS:
+        first = num_inputs = 1
+    wanted = range(first, num_inputs + len(operator.parameters))
+    return list(wanted)[: len(operator.outputs)]
+
+
+def _forward_dtype(scope: Scope, kind: OperatorKind, operator: Operator) -> torch.dtype:
+    """Type of the forward operator's output, whose gradient the tape takes."""
+    assert scope.site is not None, "gradients are made in blocks"
+    forward = next(
+        found
+        for found in scope.site.block.forward
+        if found.kind is kind and found.parameters == operator.parameters
+    )
+    return DTYPES[scope.values[forward.outputs[0]].dtype]
+
+
+def _lookup(scope: Scope) -> Callable[[str], Tensor]:
+    def lookup(name: str) -> Tensor:
+        parameter = parameter_of(name)
+        return scope.parameters[parameter] if parameter else scope.tensors[name]
+
+    return lookup
 
 
 def transfers_of(plan: Plan) -> Iterable[Transfer]:

@@ -20,13 +20,12 @@ Members = tuple[int, ...]
 
 @dataclass(kw_only=True, slots=True)
 class Gathering:
-    """One collective about to run on one rank.
+    """One collective of one rank; it may run many times.
 
     Args:
         operator: What is done.
         transfer: How the rank's own group does it.
         members: The group.
-        tensors: What the rank puts in.
         values: Declared types by name.
         what: For counting and errors.
     """
@@ -34,7 +33,6 @@ class Gathering:
     operator: Operator
     transfer: Transfer
     members: Members
-    tensors: Sequence[Tensor]
     values: Mapping[str, Value]
     what: Sent
 
@@ -56,9 +54,9 @@ class Collectives:
     devices: Sequence[Device]
     compressor: Compressor = field(default_factory=Compressor)
 
-    def run(self, gathering: Gathering) -> list[Tensor]:
-        """What the rank has of each output."""
-        found = _RUN[gathering.operator.kind](self, gathering)
+    def run(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What the rank has of each output, from what it has of each input."""
+        found = _RUN[gathering.operator.kind](self, gathering, tensors)
         names = gathering.operator.outputs
         return [
             tensor.to(DTYPES[gathering.values[name].dtype]) for tensor, name in zip(found, names, strict=True)
@@ -79,22 +77,22 @@ class Collectives:
             value.dims, value.shape, value.placements, self.rank if rank is None else rank
         )
 
-    def _all_reduce(self, gathering: Gathering) -> list[Tensor]:
+    def _all_reduce(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         if len(gathering.members) == 1:
-            return list(gathering.tensors)
+            return list(tensors)
         transfer = gathering.transfer
         key = gathering.operator.inputs
         line = self.wires.line(gathering.what, gathering.members)
         if self.compressor.takes(transfer):
-            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, gathering.tensors)
-        flat = _packed(gathering.tensors, transfer)
+            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, tensors)
+        flat = _packed(tensors, transfer)
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
-        return _unpacked(total, [tensor.shape for tensor in gathering.tensors])
+        return _unpacked(total, [tensor.shape for tensor in tensors])
 
-    def _average(self, gathering: Gathering) -> list[Tensor]:
-        return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering)]
+    def _average(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering, tensors)]
 
-    def _reduce_scatter(self, gathering: Gathering) -> list[Tensor]:
+    def _reduce_scatter(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         """All tensors cut into a piece for each member; what is meant for one travels together."""
         operator, values, transfer = gathering.operator, gathering.values, gathering.transfer
         held = [self.extent(values[name]) for name in operator.inputs]
@@ -102,7 +100,7 @@ class Collectives:
             _packed(
                 [
                     cut(tensor, extent, self.extent(values[name], member))
-                    for tensor, extent, name in zip(gathering.tensors, held, operator.outputs, strict=True)
+                    for tensor, extent, name in zip(tensors, held, operator.outputs, strict=True)
                 ],
                 transfer,
             )
@@ -119,26 +117,26 @@ class Collectives:
             total = route.reduce_scatter(line, chunks, transfer.operation)
         return _unpacked(total, own)
 
-    def _all_gather(self, gathering: Gathering) -> list[Tensor]:
+    def _all_gather(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
-        flat = _packed(gathering.tensors, gathering.transfer)
+        flat = _packed(tensors, gathering.transfer)
         rows = [flat]
         if len(gathering.members) > 1:
             line = self.wires.line(gathering.what, gathering.members)
             rows = self._route(gathering).all_gather(line, flat)
-        by_member = [_unpacked(row, [tensor.shape for tensor in gathering.tensors]) for row in rows]
+        by_member = [_unpacked(row, [tensor.shape for tensor in tensors]) for row in rows]
         found = []
         for index, (source, target) in enumerate(zip(operator.inputs, operator.outputs, strict=True)):
             pieces = [
-                (tensors[index], self.extent(values[source], member))
-                for tensors, member in zip(by_member, gathering.members, strict=True)
+                (held[index], self.extent(values[source], member))
+                for held, member in zip(by_member, gathering.members, strict=True)
             ]
             found.append(assemble(pieces, self.extent(values[target])))
         return found
 
-    def _all_to_all(self, gathering: Gathering) -> list[Tensor]:
+    def _all_to_all(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
-        (tensor,), (source,), (target,) = gathering.tensors, operator.inputs, operator.outputs
+        (tensor,), (source,), (target,) = tensors, operator.inputs, operator.outputs
         before, after = values[source], values[target]
         assert operator.dim_to is not None, "an all-to-all cuts a dim"
         at = before.dims.index(operator.dim_to)
@@ -173,7 +171,7 @@ class Collectives:
         return {"node": device.node, "rack": device.rack, "site": device.site}[level]
 
 
-_RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering], list[Tensor]]] = {
+_RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering, Sequence[Tensor]], list[Tensor]]] = {
     OperatorKind.ALL_REDUCE: Collectives._all_reduce,
     OperatorKind.AVERAGE: Collectives._average,
     OperatorKind.REDUCE_SCATTER: Collectives._reduce_scatter,
