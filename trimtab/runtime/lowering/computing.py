@@ -145,23 +145,16 @@ def _vocab_sums(pieces: Pieces, logits: Tensor, targets: Tensor, highest: Tensor
     return losses.vocabulary_sums(logits, targets, highest, pieces.inputs[0].dims[2])
 
 
-def _loss(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    return losses.loss_sum(targets, *_sums(pieces, logits, targets, given))
+def _loss(_: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    """With maximum and sums over the vocabulary as they were reduced, or from logits that are whole."""
+    return losses.loss_sum(targets, *reduced) if reduced else losses.whole_loss_sum(logits, targets)
 
 
-def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    highest, sums = _sums(pieces, logits, targets, given)
+def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    if not reduced:
+        return losses.whole_loss_gradient(logits, targets)
+    highest, sums = reduced
     return losses.loss_gradient(logits, targets, highest, sums, pieces.inputs[0].dims[2])
-
-
-def _sums(pieces: Pieces, logits: Tensor, targets: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Maximum and sums over the vocabulary: as they were reduced, or from logits that are whole."""
-    if given:
-        highest, sums = given
-        return highest, sums
-    vocab = pieces.inputs[0].dims[2]
-    highest = losses.highest(logits, vocab)
-    return highest, losses.vocabulary_sums(logits, targets, highest, vocab)
 
 
 _COMPUTE: Mapping[OperatorKind, Callable[..., Tensor]] = {

@@ -1,7 +1,8 @@
 """What happens once a step on one rank: sums over ranks, the norm, the optimizer on the stored pieces, averages."""
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,33 +49,71 @@ class Outcome:
     norm: float | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """What a rank updates of one parameter.
+
+    Args:
+        parameter: Whose it is.
+        weights: As they are stored.
+        gradient: Of the clipped mean loss, of as many elements.
+    """
+
+    parameter: Parameter
+    weights: Tensor
+    gradient: Tensor
+
+
 class PieceOptimizer:
     """The optimizer of one rank, on the pieces that it updates: flat fp32 vectors, one for each parameter."""
 
     def __init__(self, settings: OptimizerSettings) -> None:
         self._settings = settings
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._optimizers: dict[tuple[str, ...], torch.optim.Optimizer] = {}
         self._vectors: dict[str, torch.nn.Parameter] = {}
         self._masters: dict[str, Tensor] = {}
 
-    def step(self, parameter: Parameter, piece: Tensor, gradient: Tensor, lr: float) -> Tensor:
-        """The updated piece; a piece in fp32 is updated in place."""
-        name, vector = parameter.name, piece.reshape(-1)
-        if parameter.has_master:
-            vector = self._masters.setdefault(name, vector.float())
-        if name not in self._optimizers:
-            self._vectors[name] = torch.nn.Parameter(vector)
-            decay = self._settings.weight_decay if is_decayed(parameter.shape) else 0.0
-            groups = [{"params": [self._vectors[name]], "weight_decay": decay}]
-            self._optimizers[name] = self._settings.build(groups, fused=True)
-        held = self._vectors[name]
-        held.data = vector  # What is updated may be a new view of the parameter in every step.
-        held.grad = gradient.reshape(-1).to(vector.dtype)
-        for group in self._optimizers[name].param_groups:
+    def step(self, pieces: Sequence[Piece], lr: float) -> list[Tensor]:
+        """The updated weights; those in fp32 are updated in place.
+
+        Args:
+            pieces: The same ones together in every step.
+            lr: Of this step.
+        """
+        for piece in pieces:
+            self._load(piece)
+        names = tuple(piece.parameter.name for piece in pieces)
+        if names not in self._optimizers:
+            self._optimizers[names] = self._built(pieces)
+        optimizer = self._optimizers[names]
+        for group in optimizer.param_groups:
             group["lr"] = lr
-        self._optimizers[name].step()
-        held.grad = None
-        return vector.to(piece.dtype).view(piece.shape)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return [self._updated(piece) for piece in pieces]
+
+    def _load(self, piece: Piece) -> None:
+        name, vector = piece.parameter.name, piece.weights.reshape(-1)
+        if piece.parameter.has_master:
+            vector = self._masters.setdefault(name, vector.float())
+        held = self._vectors.setdefault(name, torch.nn.Parameter(vector))
+        held.data = vector  # What is updated may be a new view of the parameter in every step.
+        held.grad = piece.gradient.reshape(-1).to(vector.dtype)
+
+    def _built(self, pieces: Sequence[Piece]) -> torch.optim.Optimizer:
+        by_decay: dict[bool, list[torch.nn.Parameter]] = {}
+        for piece in pieces:
+            vector = self._vectors[piece.parameter.name]
+            by_decay.setdefault(is_decayed(piece.parameter.shape), []).append(vector)
+        groups = [
+            {"params": found, "weight_decay": self._settings.weight_decay if decays else 0.0}
+            for decays, found in by_decay.items()
+        ]
+        return self._settings.build(groups, fused=True)
+
+    def _updated(self, piece: Piece) -> Tensor:
+        vector = self._vectors[piece.parameter.name].data
+        return vector.to(piece.weights.dtype).view(piece.weights.shape)
 
 
 class OuterOptimizer:
@@ -155,12 +194,20 @@ class Updater:
         scope.tensors |= {f"param:{name}": piece for name, piece in stored.items()}
         scope.tensors |= {name: tensor.to(DTYPES[values[name].dtype]) for name, tensor in added_up.items()}
         scope.tensors |= {"loss": loss, "num_tokens": torch.tensor(float(num_tokens))}
-        for operator in self._plan.update.operators:
-            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
+        for is_update, operators in itertools.groupby(self._own_operators(), key=_updates):
+            if is_update:
+                self._update(list(operators), scope, step)
+                continue
+            for operator in operators:
                 self._run(operator, scope, step)
         for name in stored:
             stored[name] = scope.tensors[self._plan.update.results[name]]
         return self._outcome(scope)
+
+    def _own_operators(self) -> Iterator[Operator]:
+        for operator in self._plan.update.operators:
+            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
+                yield operator
 
     def _takes_part(self, operator: Operator) -> bool:
         holds = [self._rank in self._holders[name] for name in operator.inputs]
@@ -175,8 +222,6 @@ class Updater:
             case OperatorKind.SUM if not all(name in scope.tensors for name in operator.inputs):
                 (own,) = [scope.tensors[name] for name in operator.inputs if name in scope.tensors]
                 scope.tensors[operator.outputs[0]] = own
-            case OperatorKind.UPDATE:
-                self._update(operator, scope, step)
             case OperatorKind.AVERAGE:
                 self._average(operator, scope, step)
             case _:
@@ -206,7 +251,7 @@ class Updater:
         for name in operator.inputs:
             parameter = self._plan.parameters[_parameter_of(name)]
             if name in scope.tensors and self._counts(parameter, scope.values[name].placements):
-                total += scope.tensors[name].double().square().sum()
+                total += torch.linalg.vector_norm(scope.tensors[name], dtype=torch.float64).square()
         return total.float()
 
     def _counts(self, parameter: Parameter, placements: Placements) -> bool:
@@ -215,14 +260,23 @@ class Updater:
         is_first = all(place == 0 for axis, place in self._places.items() if axis not in differing)
         return is_first and self._stages.holds(self._rank, parameter.stages[:1])
 
-    def _update(self, operator: Operator, scope: Scope, step: int) -> None:
-        gradient, piece = (scope.tensors[name] for name in operator.inputs)
-        parameter = self._plan.parameters[operator.parameters[0]]
+    def _update(self, operators: Sequence[Operator], scope: Scope, step: int) -> None:
+        """Updates of parameters that follow each other, in one call of the optimizer."""
+        weights = [scope.tensors[operator.inputs[1]] for operator in operators]
         scale = self._scale(scope)
         if scale is not None:
-            rate = self._rules.learning_rate(step)
-            piece = self._optimizer.step(parameter, piece, gradient * scale, rate)
-        scope.tensors[operator.outputs[0]] = piece
+            pieces = [
+                Piece(
+                    parameter=self._plan.parameters[operator.parameters[0]],
+                    weights=held,
+                    gradient=scope.tensors[operator.inputs[0]] * scale,
+                )
+                for operator, held in zip(operators, weights, strict=True)
+            ]
+            weights = self._optimizer.step(pieces, self._rules.learning_rate(step))
+        for operator, updated in zip(operators, weights, strict=True):
+            scope.tensors[operator.outputs[0]] = updated
+            self._runner.tell(scope, operator)
 
     def _scale(self, scope: Scope) -> float | None:
         """One factor that turns the sum of gradients into the clipped mean; None without a target."""
@@ -264,6 +318,10 @@ class Updater:
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,
             norm=self._norm(scope),
         )
+
+
+def _updates(operator: Operator) -> bool:
+    return operator.kind is OperatorKind.UPDATE
 
 
 def _parameter_of(gradient: str) -> str:
