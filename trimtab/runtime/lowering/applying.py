@@ -44,9 +44,9 @@ def linear_gradients(gradient: Tensor, x: Tensor, weight: Tensor, *, is_biased: 
     return [of_x, of_weight] if of_bias is None else [of_x, of_weight, of_bias]
 
 
-def added(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of two tensors or more, added in order."""
-    total = tensors[0] + tensors[1]
+def added(tensors: Sequence[Tensor], home: Tensor | None = None) -> Tensor:
+    """The sum of two tensors or more, added in order; in a place of its own, if it has one."""
+    total = torch.add(tensors[0], tensors[1], out=home)
     for tensor in tensors[2:]:
         total += tensor
     return total

@@ -16,6 +16,7 @@ from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
+from trimtab.runtime.lowering.homes import Homes
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.tape import Tape
@@ -30,6 +31,21 @@ _FORWARD_OF = {
 }
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
+
+_OWN = frozenset(
+    {
+        OperatorKind.EMBED,
+        OperatorKind.LINEAR,
+        OperatorKind.LINEAR_GRAD,
+        OperatorKind.SUM,
+        OperatorKind.VOCAB_MAX,
+        OperatorKind.VOCAB_SUMS,
+    }
+)
+"""Operators whose outputs share no storage with other values and are not saved by their tapes."""
+
+_GRADIENTS = ("acc:", "tied:")
+"""Values of the update that are sums over the rank's microbatches."""
 
 TapeKey = tuple[OperatorKind, tuple[str, ...]]
 """A forward operator of a block: no two have kind and parameters in common."""
@@ -95,6 +111,7 @@ class OperatorRunner:
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
+        self._homes = Homes(plan, collectives.layouts, collectives.rank)
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
@@ -140,9 +157,12 @@ class OperatorRunner:
         if kind is OperatorKind.SLICE:
             return lambda scope, tensors, _: self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            return lambda _, tensors, __: [added(tensors)]
+            home = self._homes.of(operator.outputs[0]) if scope.site is None else None
+            return lambda _, tensors, __: [added(tensors, home)]
         if kind is OperatorKind.ACCUMULATE:
-            return partial(_accumulated, operator.outputs[0])
+            assert scope.site is not None, "microbatches are of blocks"
+            home = self._homes.of(scope.site.added_up(operator.outputs[0], self._plan.update.values))
+            return partial(_accumulated, operator.outputs[0], home)
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
             return lambda _, tensors, __: [compute(*tensors)]
@@ -230,8 +250,27 @@ class OperatorRunner:
             transfer.route,
         )
         return Gathering(
-            operator=operator, transfer=transfer, members=members, values=scope.values, what=what
+            operator=operator,
+            transfer=transfer,
+            members=members,
+            values=scope.values,
+            what=what,
+            is_last_use=self._is_last_use(operator, scope),
         )
+
+    def _is_last_use(self, operator: Operator, scope: Scope) -> bool:
+        """Whether nobody needs the inputs of a collective but it, so that it may overwrite them."""
+        if scope.site is None:
+            users: Sequence[Operator] = self._plan.update.operators
+            is_own = all(name.startswith(_GRADIENTS) for name in operator.inputs)
+        else:
+            block = scope.site.block
+            users = (*block.gathers, *block.forward, *block.recompute, *block.backward)
+            makers = {name: found.kind for found in users for name in found.outputs}
+            kept = {*block.kept, block.result, block.gradient}
+            is_own = all(makers.get(name) in _OWN and name not in kept for name in operator.inputs)
+        others = {name for found in users if found != operator for name in found.inputs}
+        return is_own and others.isdisjoint(operator.inputs)
 
     def _group(self, operator: Operator, taking_part: frozenset[int] | None) -> tuple[Transfer, Members]:
         """How this rank's group does a collective, and who is in it."""
@@ -288,11 +327,15 @@ class _Bound:
 
 
 def _accumulated(
-    name: str, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+    name: str, home: Tensor | None, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
 ) -> Sequence[Tensor]:
-    """The gradient of a microbatch, added to those before it. The first one is its own storage: nobody else needs it."""
+    """The gradient of a microbatch, added to those before it. Without a home the first one is the place of the sum."""
+    (gradient,) = tensors
     before = scope.added_up.get(name)
-    total = tensors[0] if before is None else before.add_(tensors[0])
+    if before is not None:
+        total = before.add_(gradient)
+    else:
+        total = gradient if home is None else home.copy_(gradient)
     scope.added_up[name] = total
     return [total]
 

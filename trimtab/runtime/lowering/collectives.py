@@ -10,6 +10,7 @@ from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
 from trimtab.runtime.lowering.compression import Compressor
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
+from trimtab.runtime.lowering.homes import behind_each_other
 from trimtab.runtime.lowering.routes import Route
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Sent, Wires
@@ -28,6 +29,7 @@ class Gathering:
         members: The group.
         values: Declared types by name.
         what: For counting and errors.
+        is_last_use: Whether it may overwrite its inputs.
     """
 
     operator: Operator
@@ -35,6 +37,7 @@ class Gathering:
     members: Members
     values: Mapping[str, Value]
     what: Sent
+    is_last_use: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,6 +89,8 @@ class Collectives:
         if self.compressor.takes(transfer):
             return self.compressor.all_reduce(line, self._route(gathering), transfer, key, tensors)
         flat = _packed(tensors, transfer)
+        if not gathering.is_last_use and flat.data_ptr() == tensors[0].data_ptr():
+            flat = flat.clone()
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
         return _unpacked(total, [tensor.shape for tensor in tensors])
 
@@ -183,6 +188,9 @@ _RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering, Sequence[Tensor]],
 def _packed(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
     """Several tensors as one vector in the type of the wire."""
     dtype = DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
+    together = behind_each_other(tensors)
+    if together is not None:
+        return together.to(dtype)
     flat = [tensor.reshape(-1).to(dtype) for tensor in tensors]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 

@@ -83,7 +83,7 @@ class Compressor:
         """The product of two thin matrices in place of a matrix; a vector travels as it is."""
         rows, columns = matrix.numel() // matrix.shape[-1], matrix.shape[-1]
         if matrix.dim() < 2 or rank * (rows + columns) >= matrix.numel():
-            return route.all_reduce(line, matrix.reshape(-1), "sum"), matrix.reshape(-1)
+            return route.all_reduce(line, matrix.reshape(-1).clone(), "sum"), matrix.reshape(-1)
         matrix = matrix.reshape(rows, columns)
         right = self.factors.get(key)
         if right is None:
@@ -93,7 +93,7 @@ class Compressor:
         left = route.all_reduce(line, (matrix @ right).reshape(-1), "sum").view(rows, rank)
         left = torch.linalg.qr(left).Q
         own = matrix.T @ left
-        right = route.all_reduce(line, own.reshape(-1), "sum").view(columns, rank)
+        right = route.all_reduce(line, own.reshape(-1).clone(), "sum").view(columns, rank)
         self.factors[key] = right
         return (left @ right.T).reshape(-1), (left @ own.T).reshape(-1)
 
@@ -107,7 +107,7 @@ def _rounded(line: Line, flat: Tensor) -> tuple[Tensor, Tensor]:
 
 def _whole_numbers(line: Line, route: Route, flat: Tensor) -> tuple[Tensor, Tensor]:
     numbers, scale = _rounded(line, flat)
-    total = route.all_reduce(line, numbers, "sum")
+    total = route.all_reduce(line, numbers.clone(), "sum")
     return total.float() * scale, numbers.float() * scale
 
 

@@ -158,8 +158,7 @@ class Rank:
         values, found = self.plan.update.values, {}
         for site, added_up in zip(self._sites, self._added_up, strict=True):
             for name, tensor in added_up.items():
-                full = f"acc:{site.full_name(name.removeprefix('acc:'))}"
-                found[full if full in values else f"{full}#{site.block.name}"] = tensor
+                found[site.added_up(name, values)] = tensor
         return found
 
     # A pipeline's actions.

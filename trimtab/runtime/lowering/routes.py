@@ -26,7 +26,7 @@ class Route:
     levels: tuple[tuple[int | None, ...], ...] = ()
 
     def all_reduce(self, line: Line, flat: Tensor, operation: str) -> Tensor:
-        """The sum or maximum over all places, at every place."""
+        """The sum or maximum over all places, at every place; the vector may be overwritten."""
         combine = _COMBINE[operation]
         match self.name:
             case "native":

@@ -154,8 +154,8 @@ class Line:
     # Collectives of the backend.
 
     def all_reduce(self, flat: Tensor, operation: str) -> Tensor:
-        """The sum or maximum over all places."""
-        total = _sendable(flat, self._what).clone()
+        """The sum or maximum over all places; a contiguous vector is overwritten."""
+        total = _sendable(flat, self._what)
         piece = -(-flat.numel() // self.size)
         self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
         with _Naming(self._what):

@@ -1,0 +1,69 @@
+"""Where gradients are added up: those that a step sums together lie behind each other and travel without being packed."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trimtab.plan.physical import Plan
+from trimtab.plan.program import Operator, OperatorKind
+from trimtab.runtime.lowering.extents import Layouts
+from trimtab.runtime.lowering.types import DTYPES
+
+
+class Homes:
+    """Vectors of one rank that stay from step to step, one for each sum of gradients over ranks.
+
+    Args:
+        plan: Whose update sums them.
+        layouts: Of its mesh.
+        rank: Own.
+    """
+
+    def __init__(self, plan: Plan, layouts: Layouts, rank: int) -> None:
+        self._plan, self._layouts, self._rank = plan, layouts, rank
+        self._sums: Mapping[str, Operator] = {
+            name: operator
+            for operator in plan.update.operators
+            if operator.kind is OperatorKind.ALL_REDUCE and len(operator.inputs) > 1
+            for name in operator.inputs
+        }
+        self._found: dict[str, Tensor] = {}
+
+    def of(self, name: str) -> Tensor | None:
+        """Where a value of the update lies; None for one that is not summed with others."""
+        if name not in self._found and name in self._sums:
+            self._settle(self._sums[name])
+        return self._found.get(name)
+
+    def _settle(self, operator: Operator) -> None:
+        values = [self._plan.update.values[name] for name in operator.inputs]
+        dtypes = {DTYPES[value.dtype] for value in values}
+        if len(dtypes) > 1:  # What lies together has one type.
+            return
+        extents = [
+            self._layouts.extent(value.dims, value.shape, value.placements, self._rank) for value in values
+        ]
+        shapes = [torch.Size(extent.shape) for extent in extents]
+        flat = torch.empty(sum(shape.numel() for shape in shapes), dtype=dtypes.pop())
+        pieces = torch.split(flat, [shape.numel() for shape in shapes])
+        self._found |= {
+            name: piece.view(shape)
+            for name, piece, shape in zip(operator.inputs, pieces, shapes, strict=True)
+        }
+
+
+def behind_each_other(tensors: Sequence[Tensor]) -> Tensor | None:
+    """One vector over tensors that lie in one storage without a gap; None if they do not."""
+    first = tensors[0]
+    storage, at = first.untyped_storage().data_ptr(), first.storage_offset()
+    for tensor in tensors:
+        if (
+            tensor.dtype is not first.dtype
+            or not tensor.is_contiguous()
+            or tensor.untyped_storage().data_ptr() != storage
+            or tensor.storage_offset() != at
+        ):
+            return None
+        at += tensor.numel()
+    return first.as_strided((int(at - first.storage_offset()),), (1,))
