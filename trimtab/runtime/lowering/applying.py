@@ -1,12 +1,12 @@
 """One operator that computes, at one site: what it gives, and what it leaves for its gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from trimtab.plan.program import Operator, OperatorKind
-from trimtab.runtime.linear import fast_linear, fast_linear_gradients, takes_fast_product
+from trimtab.plan.program import Operator
+from trimtab.runtime.lowering.closed_forms import ClosedTape, closed_form
 from trimtab.runtime.lowering.computing import Pieces, computation
 from trimtab.runtime.lowering.tape import Tape, record
 
@@ -21,27 +21,33 @@ class Applied:
     """
 
     def __init__(self, operator: Operator, pieces: Pieces, *, stays: frozenset[str]) -> None:
-        self._compute = computation(operator.kind, pieces)
+        self._kind, self._pieces = operator.kind, pieces
         self._names = [*operator.inputs, *(_parameter_key(name) for name in operator.parameters)]
         self._output = operator.outputs[0]
         self._stays = frozenset((*stays, *self._names[len(operator.inputs) :]))
-        self._is_linear = operator.kind is OperatorKind.LINEAR and pieces.dtype is torch.float32
+        self._form: _Form | None = None
 
-    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tape | None]:
-        """The output and its tape; without one the gradient is that of ``linear_gradients``.
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tape | ClosedTape]:
+        """The output and its tape.
 
         Args:
             tensors: Of its inputs, then of its parameters.
         """
-        if self._is_linear and all(takes_fast_product(tensor) for tensor in tensors):
-            return fast_linear(*tensors), None
-        return record(self._compute, tensors, self._names, self._output, stays=self._stays.__contains__)
+        if self._form is None:
+            self._form = self._chosen(tensors)
+        return self._form(tensors)
+
+    def _chosen(self, tensors: Sequence[Tensor]) -> "_Form":
+        closed = closed_form(self._kind, self._pieces, self._names, tensors)
+        if closed is not None:
+            return closed
+        compute = computation(self._kind, self._pieces)
+        return lambda tensors: record(
+            compute, tensors, self._names, self._output, stays=self._stays.__contains__
+        )
 
 
-def linear_gradients(gradient: Tensor, x: Tensor, weight: Tensor, *, is_biased: bool) -> list[Tensor]:
-    """Gradients of a product that left no tape: of ``x``, of the matrix and, if there is one, of the bias."""
-    of_x, of_weight, of_bias = fast_linear_gradients(gradient, x, weight, is_biased=is_biased)
-    return [of_x, of_weight] if of_bias is None else [of_x, of_weight, of_bias]
+_Form = Callable[[Sequence[Tensor]], tuple[Tensor, Tape | ClosedTape]]
 
 
 def added(tensors: Sequence[Tensor], home: Tensor | None = None) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
-from trimtab.runtime.lowering.applying import Applied, added, linear_gradients, parameter_of
+from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
+from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
@@ -72,7 +73,7 @@ class Scope:
     values: Mapping[str, Value]
     tensors: dict[str, Tensor]
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    tapes: dict[TapeKey, Tape | RingTape] = field(default_factory=dict)
+    tapes: dict[TapeKey, Tape | ClosedTape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -116,6 +117,11 @@ class OperatorRunner:
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody looks at what operators have made."""
+        return self._observe is not None
 
     def run(self, operators: Iterable[Operator], scope: Scope) -> None:
         """Operators in order."""
@@ -177,8 +183,7 @@ class OperatorRunner:
         def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
             parameters = [scope.parameters[name] for name in operator.parameters]
             output, tape = applied.forward([*tensors, *parameters])
-            if tape is not None:
-                scope.tapes[key] = tape
+            scope.tapes[key] = tape
             return [output]
 
         return apply
@@ -191,12 +196,8 @@ class OperatorRunner:
         dtypes = [DTYPES[scope.values[name].dtype] for name in operator.outputs]
 
         def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
-            tape = scope.tapes.pop(key, None)
-            if tape is None:
-                gradient, x = tensors
-                weight, *bias = (scope.parameters[name] for name in operator.parameters)
-                return linear_gradients(gradient, x, weight, is_biased=bool(bias))
-            assert isinstance(tape, Tape), kind
+            tape = scope.tapes.pop(key)
+            assert not isinstance(tape, RingTape), kind
             found = tape.gradients(tensors[0].to(incoming), wanted, _lookup(scope))
             return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 

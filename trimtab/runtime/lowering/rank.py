@@ -15,6 +15,7 @@ from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
 from trimtab.runtime.lowering.batches import Microbatch
 from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
+from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
@@ -49,7 +50,7 @@ class _Kept:
     """What a block keeps of a microbatch between its forward and its backward pass."""
 
     tensors: dict[str, Tensor]
-    tapes: dict[TapeKey, Tape | RingTape]
+    tapes: dict[TapeKey, Tape | ClosedTape | RingTape]
 
 
 @dataclass(kw_only=True, slots=True)

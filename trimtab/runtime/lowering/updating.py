@@ -269,7 +269,7 @@ class Updater:
                 Piece(
                     parameter=self._plan.parameters[operator.parameters[0]],
                     weights=held,
-                    gradient=scope.tensors[operator.inputs[0]] * scale,
+                    gradient=self._scaled(scope.tensors[operator.inputs[0]], scale),
                 )
                 for operator, held in zip(operators, weights, strict=True)
             ]
@@ -277,6 +277,10 @@ class Updater:
         for operator, updated in zip(operators, weights, strict=True):
             scope.tensors[operator.outputs[0]] = updated
             self._runner.tell(scope, operator)
+
+    def _scaled(self, gradient: Tensor, scale: float) -> Tensor:
+        """In place, for nobody needs the sum any more but one who observes: a second vector would be as large again."""
+        return gradient * scale if self._runner.is_observed else gradient.mul_(scale)
 
     def _scale(self, scope: Scope) -> float | None:
         """One factor that turns the sum of gradients into the clipped mean; None without a target."""

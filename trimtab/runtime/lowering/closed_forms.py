@@ -1,0 +1,129 @@
+"""Operators whose gradient is one call of torch's own kernels: they need no graph, and give the bits that autograd gives.
+
+Each leaves a tape that keeps what is small and looks up by name what is large.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trimtab.catalog import Activation, Norm
+from trimtab.plan.program import OperatorKind
+from trimtab.runtime.linear import fast_linear, fast_linear_gradients, takes_fast_product
+from trimtab.runtime.lowering.computing import Pieces
+from trimtab.runtime.lowering.tape import Lookup
+
+
+class ClosedTape(Protocol):
+    """What such an operator leaves; used as ``Tape`` is."""
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        """Gradients of some of the operator's tensors, by place."""
+
+
+ClosedForm = Callable[[Sequence[Tensor]], tuple[Tensor, ClosedTape]]
+"""From an operator's tensors, inputs before parameters, to its output and its tape."""
+
+
+def closed_form(
+    kind: OperatorKind, pieces: Pieces, names: Sequence[str], tensors: Sequence[Tensor]
+) -> ClosedForm | None:
+    """The closed form of an operator; None if it has none.
+
+    Args:
+        kind: Of the operator.
+        pieces: Where its tensors stand.
+        names: Of its tensors, as a tape looks them up.
+        tensors: That it is about to take; their types do not change from run to run.
+    """
+    made = _FORMS.get(kind)
+    if made is None or pieces.dtype is not torch.float32 or not all(map(_is_plain, tensors)):
+        return None
+    return made(pieces, tuple(names), tensors)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.float32 and tensor.is_contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    names: tuple[str, ...]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ClosedTape]:
+        return fast_linear(*tensors), self
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        x, weight, *bias = self.names
+        found = fast_linear_gradients(gradient, lookup(x), lookup(weight), is_biased=bool(bias))
+        return _some(found, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerNorm:
+    names: tuple[str, ...]
+    eps: float
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ClosedTape]:
+        x, weight, bias = tensors
+        output, mean, scale = torch.native_layer_norm(x, weight.shape, weight, bias, self.eps)
+        return output, _LayerNormTape(self.names, mean, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerNormTape:
+    names: tuple[str, ...]
+    mean: Tensor
+    scale: Tensor
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        x, weight, bias = (lookup(name) for name in self.names)
+        found = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, weight.shape, self.mean, self.scale, weight, bias, [True, True, True]
+        )
+        return _some(found, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gelu:
+    names: tuple[str, ...]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ClosedTape]:
+        (x,) = tensors
+        return functional.gelu(x, approximate="tanh"), self
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        (x,) = self.names
+        return [torch.ops.aten.gelu_backward(gradient, lookup(x), approximate="tanh")]
+
+
+def _some(gradients: Sequence[Tensor | None], wanted: Sequence[int]) -> list[Tensor]:
+    found = [gradients[place] for place in wanted]
+    return [gradient for gradient in found if gradient is not None]
+
+
+def _linear(_: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> ClosedForm | None:
+    return _Linear(names) if takes_fast_product(tensors[0]) else None
+
+
+def _norm(pieces: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> ClosedForm | None:
+    x, weight, *bias = tensors
+    is_whole = x.shape[-1] == weight.shape[0]
+    if pieces.network.norm is not Norm.LAYERNORM or not bias or not is_whole:
+        return None
+    return _LayerNorm(names, pieces.network.norm_eps)
+
+
+def _activation(pieces: Pieces, names: tuple[str, ...], _: Sequence[Tensor]) -> ClosedForm | None:
+    return _Gelu(names) if pieces.network.activation is Activation.GELU else None
+
+
+_FORMS: Mapping[OperatorKind, Callable[[Pieces, tuple[str, ...], Sequence[Tensor]], ClosedForm | None]] = {
+    OperatorKind.LINEAR: _linear,
+    OperatorKind.NORM: _norm,
+    OperatorKind.ACTIVATE: _activation,
+}
