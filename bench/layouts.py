@@ -5,6 +5,9 @@
 Two ranks on one thread each hold both sides at once: a plan under `trimtab.runtime.lowering`, and the loop of
 bench/peers/loops.py. They take some steps in turn, every other round in the opposite order, on the same batches, from
 the same weights, with the same product of matrices. Their losses must agree, or there is no figure.
+
+On a machine that others use, `--clock cpu` takes the processor time of both ranks instead: what the work costs, and not
+who waited for whom.
 """
 
 import argparse
@@ -38,7 +41,7 @@ LARGEST_DIFFERENCE = 1e-4
 SIZES = {
     size.name: size
     for size in (
-        Size(name="quickstart", layers=8, embed=256, heads=8, mlp=1024, context=256, batch=16, sequence=128),
+        Size(name="quickstart", layers=8, embed=256, heads=8, mlp=1024, context=256, batch=32, sequence=128),
         replace(SMALL, batch=32),
         Size(name="large", layers=8, embed=512, heads=8, mlp=2048, context=256, batch=16, sequence=256),
     )
@@ -63,6 +66,7 @@ class Comparison:
         network: That is trained.
         steps: Of one figure.
         rounds: Figures of each side.
+        clock: ``wall``, or ``cpu`` for the processor time of all ranks together.
     """
 
     layout: str
@@ -70,6 +74,7 @@ class Comparison:
     network: Network
     steps: int
     rounds: int
+    clock: str
 
 
 def main() -> int:
@@ -78,6 +83,7 @@ def main() -> int:
     made.add_argument("--steps", type=int, default=4, help="of each figure (%(default)s)")
     made.add_argument("--sizes", default=",".join(SIZES), help="(%(default)s)")
     made.add_argument("--layouts", default=",".join(PROGRAMS), help="(%(default)s)")
+    made.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="(%(default)s)")
     options = made.parse_args()
     if options.quick:
         options.steps, options.pairs, options.sizes = 2, 1, "small"
@@ -101,11 +107,12 @@ def measure(crew: Crew, size: Size, layout: str, options: argparse.Namespace) ->
         network=net,
         steps=options.steps,
         rounds=options.pairs,
+        clock=options.clock,
     )
     found = crew.run(compare, comparison)[0]
     return Row(
         name=f"{size.name}: {layout}",
-        unit="tokens/s",
+        unit="tokens/s" if options.clock == "wall" else "tokens/cpu s",
         ours=found["ours"],
         peer=found["peer"],
         at_least=AT_LEAST,
@@ -150,7 +157,7 @@ def compare(wires: Wires, comparison: Comparison) -> dict[str, list[float]]:
     batches = [batch(comparison, number) for number in range(comparison.steps)]
     losses = {name: [step(*each) for each in batches] for name, step in sides.items()}
     check(losses)
-    measures = {name: lambda step=step: tokens_per_s(step, batches) for name, step in sides.items()}
+    measures = {name: lambda step=step: tokens_per_s(step, batches, comparison.clock) for name, step in sides.items()}
     return measure_in_turn(measures, rounds=comparison.rounds)
 
 
@@ -194,14 +201,19 @@ def check(losses: dict[str, list[float | None]]) -> None:
             assert abs(ours - peer) <= LARGEST_DIFFERENCE * peer, losses
 
 
-def tokens_per_s(step: Step, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
+def tokens_per_s(step: Step, batches: Sequence[tuple[Tensor, Tensor]], clock: str) -> float:
     """Of some steps, which all ranks begin together."""
     dist.barrier()
-    start_s = time.perf_counter()
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     for tokens, targets in batches:
         step(tokens, targets)
     dist.barrier()
-    return sum(tokens.numel() for tokens, _ in batches) / (time.perf_counter() - start_s)
+    cpu_s = torch.tensor(time.process_time() - start_cpu_s, dtype=torch.float64)
+    taken_s = time.perf_counter() - start_s
+    if clock == "cpu":
+        dist.all_reduce(cpu_s)
+        taken_s = float(cpu_s)
+    return sum(tokens.numel() for tokens, _ in batches) / taken_s
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Tra
 from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.closed_forms import ClosedTape
-from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
+from trimtab.runtime.lowering.collectives import Collect, Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
@@ -228,15 +228,15 @@ class OperatorRunner:
 
     def _collective(self, operator: Operator) -> "_Apply":
         # The same operator gathers in two phases, and some sums are of some ranks only.
-        known: dict[tuple[Phase, frozenset[int] | None], Gathering] = {}
+        known: dict[tuple[Phase, frozenset[int] | None], Collect] = {}
 
         def apply(
             scope: Scope, tensors: list[Tensor], taking_part: frozenset[int] | None
         ) -> Sequence[Tensor]:
             key = scope.phase, taking_part
             if key not in known:
-                known[key] = self._gathering(operator, scope, taking_part)
-            return self._collectives.run(known[key], tensors)
+                known[key] = self._collectives.bind(self._gathering(operator, scope, taking_part))
+            return known[key](tensors)
 
         return apply
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
 from trimtab.runtime.lowering.compression import Compressor
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
-from trimtab.runtime.lowering.homes import behind_each_other
+from trimtab.runtime.lowering.packing import Rows, in_one
 from trimtab.runtime.lowering.routes import Route
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Sent, Wires
@@ -57,13 +58,22 @@ class Collectives:
     devices: Sequence[Device]
     compressor: Compressor = field(default_factory=Compressor)
 
-    def run(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """What the rank has of each output, from what it has of each input."""
-        found = _RUN[gathering.operator.kind](self, gathering, tensors)
-        names = gathering.operator.outputs
-        return [
-            tensor.to(DTYPES[gathering.values[name].dtype]) for tensor, name in zip(found, names, strict=True)
-        ]
+    def bind(self, gathering: Gathering) -> "Collect":
+        """How a collective runs: what does not change from run to run is looked up here."""
+        kind, rows = gathering.operator.kind, self._rows(gathering)
+        if rows is None:
+            run = partial(_RUN[kind], self, gathering)
+        elif kind is OperatorKind.ALL_GATHER:
+            run = partial(self._gather_rows, gathering, rows)
+        else:
+            run = partial(self._scatter_rows, gathering, rows)
+        dtypes = [DTYPES[gathering.values[name].dtype] for name in gathering.operator.outputs]
+
+        def collect(tensors: Sequence[Tensor]) -> list[Tensor]:
+            found = run(tensors)
+            return [tensor.to(dtype) for tensor, dtype in zip(found, dtypes, strict=True)]
+
+        return collect
 
     def slice(
         self, operator: Operator, tensors: Sequence[Tensor], values: Mapping[str, Value]
@@ -111,7 +121,15 @@ class Collectives:
             )
             for member in gathering.members
         ]
-        own = [self.extent(values[name]).shape for name in operator.outputs]
+        return self._scattered(gathering, chunks)
+
+    def _scatter_rows(self, gathering: Gathering, rows: Rows, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same where every member's piece is a run of storage."""
+        return self._scattered(gathering, rows.join(tensors).to(_wire(gathering.transfer)).unbind())
+
+    def _scattered(self, gathering: Gathering, chunks: Sequence[Tensor]) -> list[Tensor]:
+        operator, transfer = gathering.operator, gathering.transfer
+        own = [self.extent(gathering.values[name]).shape for name in operator.outputs]
         if len(chunks) == 1:
             return _unpacked(chunks[0], own)
         line = self.wires.line(gathering.what, gathering.members)
@@ -124,12 +142,8 @@ class Collectives:
 
     def _all_gather(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
-        flat = _packed(tensors, gathering.transfer)
-        rows = [flat]
-        if len(gathering.members) > 1:
-            line = self.wires.line(gathering.what, gathering.members)
-            rows = self._route(gathering).all_gather(line, flat)
-        by_member = [_unpacked(row, [tensor.shape for tensor in tensors]) for row in rows]
+        shapes = [tensor.shape for tensor in tensors]
+        by_member = [_unpacked(row, shapes) for row in self._gathered(gathering, tensors)]
         found = []
         for index, (source, target) in enumerate(zip(operator.inputs, operator.outputs, strict=True)):
             pieces = [
@@ -138,6 +152,32 @@ class Collectives:
             ]
             found.append(assemble(pieces, self.extent(values[target])))
         return found
+
+    def _gather_rows(self, gathering: Gathering, rows: Rows, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same where every member's piece is a run of storage."""
+        matrix = in_one(self._gathered(gathering, tensors)).view(len(gathering.members), -1)
+        return rows.part(matrix)
+
+    def _gathered(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What each member puts in, as a vector."""
+        flat = _packed(tensors, gathering.transfer)
+        if len(gathering.members) == 1:
+            return [flat]
+        line = self.wires.line(gathering.what, gathering.members)
+        return self._route(gathering).all_gather(line, flat)
+
+    def _rows(self, gathering: Gathering) -> Rows | None:
+        """How storage is cut between the members; None for another collective, and where cuts are of other kinds."""
+        operator, values = gathering.operator, gathering.values
+        wholes, cuts = operator.inputs, operator.outputs
+        if operator.kind is OperatorKind.ALL_GATHER:
+            wholes, cuts = cuts, wholes
+        elif operator.kind is not OperatorKind.REDUCE_SCATTER:
+            return None
+        return Rows.of(
+            [self.extent(values[name]) for name in wholes],
+            [[self.extent(values[name], member) for member in gathering.members] for name in cuts],
+        )
 
     def _all_to_all(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
@@ -185,14 +225,20 @@ _RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering, Sequence[Tensor]],
 }
 
 
+Collect = Callable[[Sequence[Tensor]], list[Tensor]]
+"""From what a rank has of each input to what it has of each output."""
+
+
 def _packed(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
-    """Several tensors as one vector in the type of the wire."""
-    dtype = DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
-    together = behind_each_other(tensors)
-    if together is not None:
-        return together.to(dtype)
-    flat = [tensor.reshape(-1).to(dtype) for tensor in tensors]
-    return flat[0] if len(flat) == 1 else torch.cat(flat)
+    """Several tensors as one vector in the type of the wire: over their own storage where that can be."""
+    dtype = _wire(transfer)
+    if all(tensor.dtype is dtype for tensor in tensors):
+        return in_one(tensors)
+    return in_one([tensor.to(dtype) for tensor in tensors])
+
+
+def _wire(transfer: Transfer) -> torch.dtype:
+    return DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
 
 
 def _unpacked(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:

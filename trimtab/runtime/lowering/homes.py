@@ -1,7 +1,5 @@
 """Where gradients are added up: those that a step sums together lie behind each other and travel without being packed."""
 
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ class Homes:
 
     def __init__(self, plan: Plan, layouts: Layouts, rank: int) -> None:
         self._plan, self._layouts, self._rank = plan, layouts, rank
-        self._sums: Mapping[str, Operator] = {
+        self._sums = {
             name: operator
             for operator in plan.update.operators
             if operator.kind is OperatorKind.ALL_REDUCE and len(operator.inputs) > 1
@@ -51,19 +49,3 @@ class Homes:
             name: piece.view(shape)
             for name, piece, shape in zip(operator.inputs, pieces, shapes, strict=True)
         }
-
-
-def behind_each_other(tensors: Sequence[Tensor]) -> Tensor | None:
-    """One vector over tensors that lie in one storage without a gap; None if they do not."""
-    first = tensors[0]
-    storage, at = first.untyped_storage().data_ptr(), first.storage_offset()
-    for tensor in tensors:
-        if (
-            tensor.dtype is not first.dtype
-            or not tensor.is_contiguous()
-            or tensor.untyped_storage().data_ptr() != storage
-            or tensor.storage_offset() != at
-        ):
-            return None
-        at += tensor.numel()
-    return first.as_strided((int(at - first.storage_offset()),), (1,))

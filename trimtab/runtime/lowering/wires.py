@@ -5,6 +5,7 @@ operation is named when it breaks, and what is sent is counted. A message of our
 collective of the backend as the ring that a plan counts it for.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 from trimtab.plan.collectives import Request, sends_of
 from trimtab.plan.program import OperatorKind
 from trimtab.runtime.errors import CollectiveError
+from trimtab.runtime.lowering.packing import in_one
 from trimtab.runtime.lowering.transport import Pending, Transport, WorldTransport
 
 _TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int8})
@@ -164,7 +166,7 @@ class Line:
 
     def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
         """The sum of what all places have for this one."""
-        flat = _sendable(torch.cat(list(chunks)), self._what)
+        flat = _sendable(in_one(chunks), self._what)
         piece = torch.empty_like(chunks[0])
         self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
         with _Naming(self._what):
@@ -212,11 +214,16 @@ class Line:
     def _count_native(self, kind: OperatorKind, flat: Tensor, piece: int) -> None:
         places = ((0, None, 0),) * self.size
         request = Request(kind=kind, elements=flat.numel(), piece=piece, places=places)
-        sends = sends_of("native", request)
-        self._count(sum(send.elements for send in sends if send.source == self.place) * flat.element_size())
+        self._count(_sent_elements(request, self.place) * flat.element_size())
 
     def _count(self, sent_bytes: int) -> None:
         self._wires.counts[self._what].sent_bytes += sent_bytes
+
+
+@functools.lru_cache(maxsize=4096)
+def _sent_elements(request: Request, place: int) -> int:
+    """What a place sends in a collective of the backend, in elements."""
+    return sum(send.elements for send in sends_of("native", request) if send.source == place)
 
 
 def _sendable(tensor: Tensor, what: Sent) -> Tensor:
