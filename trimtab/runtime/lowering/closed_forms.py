@@ -16,6 +16,7 @@ from trimtab.plan.program import OperatorKind
 from trimtab.runtime.linear import fast_linear, fast_linear_gradients, takes_fast_product
 from trimtab.runtime.lowering.computing import Pieces
 from trimtab.runtime.lowering.tape import Lookup
+from trimtab.runtime.rms_norm import own_norm, own_norm_gradients, takes_own_norm
 
 
 class ClosedTape(Protocol):
@@ -89,6 +90,35 @@ class _LayerNormTape:
 
 
 @dataclass(frozen=True, slots=True)
+class _RmsNorm:
+    names: tuple[str, ...]
+    eps: float
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ClosedTape]:
+        x, weight = tensors
+        output, scale = own_norm(_by_vector(x, weight), weight, self.eps)
+        return output.view(x.shape), _RmsNormTape(self.names, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsNormTape:
+    names: tuple[str, ...]
+    scale: Tensor
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        x, weight = (lookup(name) for name in self.names)
+        of_x, of_weight = own_norm_gradients(
+            _by_vector(gradient, weight), _by_vector(x, weight), weight, self.scale
+        )
+        return _some([of_x.view(x.shape), of_weight], wanted)
+
+
+def _by_vector(x: Tensor, weight: Tensor) -> Tensor:
+    """Heads apart, where the norm is one of queries or keys."""
+    return x if x.shape[-1] == weight.shape[0] else torch.unflatten(x, -1, (-1, weight.shape[0]))
+
+
+@dataclass(frozen=True, slots=True)
 class _Gelu:
     names: tuple[str, ...]
 
@@ -112,10 +142,10 @@ def _linear(_: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> Clo
 
 def _norm(pieces: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> ClosedForm | None:
     x, weight, *bias = tensors
+    if pieces.network.norm is not Norm.LAYERNORM:
+        return _RmsNorm(names, pieces.network.norm_eps) if takes_own_norm(x) else None
     is_whole = x.shape[-1] == weight.shape[0]
-    if pieces.network.norm is not Norm.LAYERNORM or not bias or not is_whole:
-        return None
-    return _LayerNorm(names, pieces.network.norm_eps)
+    return _LayerNorm(names, pieces.network.norm_eps) if bias and is_whole else None
 
 
 def _activation(pieces: Pieces, names: tuple[str, ...], _: Sequence[Tensor]) -> ClosedForm | None:

@@ -18,6 +18,7 @@ from trimtab.runtime.lowering import experts, losses
 from trimtab.runtime.lowering.attention import Attention, Where
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Run
+from trimtab.runtime.rms_norm import rms_norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +87,7 @@ def _norm(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     if network.norm is Norm.LAYERNORM:
         found = functional.layer_norm(vectors, (size,), weight, bias, eps=network.norm_eps)
     else:
-        found = functional.rms_norm(vectors, (size,), weight, eps=network.norm_eps)
+        found = rms_norm(vectors, weight, network.norm_eps)
     return found.view(x.shape)
 
 
