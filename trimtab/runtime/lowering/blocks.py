@@ -15,10 +15,11 @@ from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, whe
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
+from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.tape import Tape, record
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.wires import Sent
+from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
 _FORWARD_OF = {
@@ -46,6 +47,8 @@ class Scope:
         parameters: As operators take them, by name in the block.
         tapes: What forward operators have left.
         added_up: Gradients that earlier microbatches have left.
+        leaves: The same by share, where shares are added in a fixed tree.
+        scattered: Own pieces of gradients by share, which the ranks of a group have given each other.
     """
 
     site: Site | None
@@ -56,6 +59,8 @@ class Scope:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     tapes: dict[TapeKey, Tape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
+    leaves: dict[str, Leaves] = field(default_factory=dict)
+    scattered: dict[str, dict[int, Tensor]] = field(default_factory=dict)
 
     @property
     def block(self) -> str:
@@ -73,6 +78,7 @@ class OperatorRunner:
     Args:
         plan: Whose they are.
         collectives: Of the rank.
+        sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
     """
@@ -82,10 +88,12 @@ class OperatorRunner:
         plan: Plan,
         collectives: Collectives,
         *,
+        sums: ShareSums | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._plan = plan
+        self._sums = sums
         self._collectives = collectives
         self._attention = Attention(plan.network)
         self._regions = regions or {}
@@ -113,6 +121,8 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
+        if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
+            return
         outputs = self._outputs(operator, scope, members)
         scope.tensors.update(zip(operator.outputs, outputs, strict=True))
 
@@ -127,7 +137,7 @@ class OperatorRunner:
         if kind in _RINGS:
             return self._around(operator, scope, tensors)
         if kind in COLLECTIVES:
-            return self._collectives.run(self._gathering(operator, scope, tensors, members))
+            return self._collectives.run(self.gathering(operator, scope, tensors, members))
         if kind is OperatorKind.SLICE:
             return self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
@@ -139,6 +149,27 @@ class OperatorRunner:
         if kind in _FORWARD_OF:
             return self._gradients(operator, scope, tensors[0])
         return [self._computed(operator, scope, tensors)]
+
+    def _by_share(self, operator: Operator, scope: Scope, sums: ShareSums) -> bool:
+        """Where shares stay apart: gradients that ranks give each other, and what microbatches leave."""
+        if sums.adds(operator):
+            tensors = [scope.tensors[name] for name in operator.inputs]
+            given = sums.scatter(self.gathering(operator, scope, tensors, None), scope.microbatch)
+            for index, name in enumerate(operator.outputs):
+                scope.scattered[name] = {share: pieces[index] for share, pieces in given.items()}
+            return True
+        if operator.kind is not OperatorKind.ACCUMULATE:
+            return False
+        (source,), (target,) = operator.inputs, operator.outputs
+        found = scope.scattered.get(source)
+        if found is None:
+            share = sums.ownership.at(self._collectives.rank, scope.microbatch)
+            found = {} if share is None else {share: scope.tensors[source]}
+        leaves = scope.leaves.setdefault(target, {})
+        for share, gradient in found.items():
+            before = leaves.get((share, 1))
+            leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
+        return True
 
     def _accumulated(self, name: str, gradient: Tensor, scope: Scope) -> Tensor:
         before = scope.added_up.get(name)
@@ -223,13 +254,14 @@ class OperatorRunner:
 
     # Together.
 
-    def _gathering(
+    def gathering(
         self,
         operator: Operator,
         scope: Scope,
         tensors: Sequence[Tensor],
         taking_part: frozenset[int] | None,
     ) -> Gathering:
+        """A collective with who takes part in it, as ``run_one``."""
         transfer, members = self._group(operator, taking_part)
         what = Sent(
             scope.block,
@@ -248,6 +280,10 @@ class OperatorRunner:
             what=what,
         )
 
+    def line(self, gathering: Gathering) -> Line:
+        """The wires between the members of a collective."""
+        return self._collectives.wires.line(gathering.what, gathering.members)
+
     def _group(self, operator: Operator, taking_part: frozenset[int] | None) -> tuple[Transfer, Members]:
         """How this rank's group does a collective, and who is in it."""
         assert operator.transfer is not None, "collectives are sent"
@@ -264,7 +300,7 @@ class OperatorRunner:
 
     def _around(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""
-        gathering = self._gathering(operator, scope, tensors, None)
+        gathering = self.gathering(operator, scope, tensors, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
         ring = Ring(

@@ -89,7 +89,7 @@ class Collectives:
             return self.compressor.all_reduce(line, self._route(gathering), transfer, key, gathering.tensors)
         flat = _packed(gathering.tensors, transfer)
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
-        return _unpacked(total, [tensor.shape for tensor in gathering.tensors])
+        return unpack(total, [tensor.shape for tensor in gathering.tensors])
 
     def _average(self, gathering: Gathering) -> list[Tensor]:
         return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering)]
@@ -110,14 +110,14 @@ class Collectives:
         ]
         own = [self.extent(values[name]).shape for name in operator.outputs]
         if len(chunks) == 1:
-            return _unpacked(chunks[0], own)
+            return unpack(chunks[0], own)
         line = self.wires.line(gathering.what, gathering.members)
         route = self._route(gathering)
         if self.compressor.takes(transfer):
             total = self.compressor.reduce_scatter(line, route, transfer, operator.inputs, chunks)
         else:
             total = route.reduce_scatter(line, chunks, transfer.operation)
-        return _unpacked(total, own)
+        return unpack(total, own)
 
     def _all_gather(self, gathering: Gathering) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
@@ -126,7 +126,7 @@ class Collectives:
         if len(gathering.members) > 1:
             line = self.wires.line(gathering.what, gathering.members)
             rows = self._route(gathering).all_gather(line, flat)
-        by_member = [_unpacked(row, [tensor.shape for tensor in gathering.tensors]) for row in rows]
+        by_member = [unpack(row, [tensor.shape for tensor in gathering.tensors]) for row in rows]
         found = []
         for index, (source, target) in enumerate(zip(operator.inputs, operator.outputs, strict=True)):
             pieces = [
@@ -184,11 +184,16 @@ _RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering], list[Tensor]]] = 
 
 def _packed(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
     """Several tensors as one vector in the type of the wire."""
-    dtype = DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
+    return pack(tensors, DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire])
+
+
+def pack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Several tensors as one vector."""
     flat = [tensor.reshape(-1).to(dtype) for tensor in tensors]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
-def _unpacked(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+def unpack(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors of these shapes that a vector packs, as views."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return [piece.view(tuple(shape)) for piece, shape in zip(torch.split(flat, sizes), shapes, strict=True)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,12 +14,13 @@ from trimtab.plan.pipelines import Action, ActionKind, actions_of
 from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
-from trimtab.runtime.lowering.batches import Microbatch
+from trimtab.runtime.lowering.batches import Feed, Microbatch
 from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
 from trimtab.runtime.lowering.ring_attention import RingTape
+from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
@@ -61,6 +63,7 @@ class _Flow:
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
         loss: Sum of the token losses so far.
+        losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
     """
 
@@ -68,7 +71,11 @@ class _Flow:
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
+    losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
+
+
+_Left = TypeVar("_Left")
 
 
 class Rank:
@@ -83,6 +90,9 @@ class Rank:
         wires: Connections to the others.
         rules: Of the run.
         seed: Of initial weights.
+        adds_by_share: Whether shares are added in their fixed tree, so that the bits are those of any number of
+            replicas, any way of storing and any number of stages; else in the order of the backend.
+        feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
 
@@ -97,6 +107,8 @@ class Rank:
         rules: Rules,
         *,
         seed: int,
+        adds_by_share: bool = False,
+        feed: Feed = take,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
@@ -105,12 +117,15 @@ class Rank:
         self.layouts = Layouts(plan.mesh)
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
-        self._runner = OperatorRunner(plan, collectives, regions=regions, observe=observe)
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner)
         self._sites = sites_of(plan)
+        self._feed_piece = feed
+        self.sums = ShareSums(plan, collectives, self._replicas()) if adds_by_share else None
+        self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         self._added_up: list[dict[str, Tensor]] = []
+        self._leaves: list[dict[str, Leaves]] = []
         self.stored = self._initial(seed)
         self._updater.begin(self.stored)
 
@@ -127,19 +142,41 @@ class Rank:
         """
         flow = _Flow(microbatches=microbatches)
         self._added_up = [{} for _ in self._sites]
+        self._leaves = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
-            flow.num_tokens += int((take(whole, self.extent(targets)) != IGNORED_TARGET).sum())
-        for action in self._order:
-            self._act(action, flow)
+            flow.num_tokens += int((self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET).sum())
+        for actions in self._order:
+            for action in actions:
+                self._act(action, flow)
+            self._fold(flow)
         self.wires.posted.wait()
         return self._updater.run(
             self.stored,
-            self._gradients(),
+            self._gradients(self._added_up),
             loss=flow.loss,
             num_tokens=flow.num_tokens,
             step=number,
+            leaves=self._gradients(self._leaves) | ({"loss": flow.losses} if flow.losses else {}),
         )
+
+    def _replicas(self) -> list[int]:
+        """By rank, which of the parts of a microbatch it computes."""
+        targets = self._sites[-1].block.values["targets"]
+        rows = [
+            self.layouts.extent(targets.dims, targets.shape, targets.placements, rank).dims[0]
+            for rank in range(self.plan.mesh.num_devices)
+        ]
+        return [run.start // run.length for run in rows]
+
+    def _fold(self, flow: _Flow) -> None:
+        """Every rank has run a share: add what is complete of the tree."""
+        if self.sums is None:
+            return
+        self.sums.tree.fold(flow.losses)
+        for name, leaves in self._gradients(self._leaves).items():
+            if name not in self._updater.parts_of_tied:
+                self.sums.tree.fold(leaves)
 
     def _initial(self, seed: int) -> dict[str, Tensor]:
         """Pieces of the initial weights; one whole tensor exists at a time."""
@@ -153,13 +190,13 @@ class Rank:
             found[name] = take(whole, extent).to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
-    def _gradients(self) -> dict[str, Tensor]:
+    def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
         """What microbatches have left, by its name in the update."""
         values, found = self.plan.update.values, {}
-        for site, added_up in zip(self._sites, self._added_up, strict=True):
-            for name, tensor in added_up.items():
+        for site, left in zip(self._sites, by_site, strict=True):
+            for name, gradient in left.items():
                 full = f"acc:{site.full_name(name.removeprefix('acc:'))}"
-                found[full if full in values else f"{full}#{site.block.name}"] = tensor
+                found[full if full in values else f"{full}#{site.block.name}"] = gradient
         return found
 
     # A pipeline's actions.
@@ -185,10 +222,17 @@ class Rank:
             if site.block.result:
                 stream = scope.tensors[site.block.result]
             else:
-                flow.loss = flow.loss + scope.tensors["loss"]
+                self._add_loss(scope.tensors["loss"], microbatch, flow)
         if stage < self._stages.num_stages - 1:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
+
+    def _add_loss(self, loss: Tensor, microbatch: int, flow: _Flow) -> None:
+        flow.loss = flow.loss + loss
+        share = None if self.sums is None else self.sums.ownership.at(self.rank, microbatch)
+        if share is not None:
+            before = flow.losses.get((share, 1))
+            flow.losses[share, 1] = loss.clone() if before is None else before.add_(loss)
 
     def _backward(self, stage: int, microbatch: int, flow: _Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
@@ -229,6 +273,7 @@ class Rank:
             tensors=stored,
             parameters={name: self.stored[site.full_name(name)] for name in used},
             added_up=self._added_up[site.index],
+            leaves=self._leaves[site.index],
         )
 
     def _gather(self, site: Site, scope: Scope) -> None:
@@ -242,7 +287,7 @@ class Rank:
         tokens, targets = flow.microbatches[scope.microbatch]
         for name, whole in (("tokens", tokens), ("targets", targets)):
             if name in scope.values:
-                scope.tensors[name] = take(whole, self.extent(scope.values[name]))
+                scope.tensors[name] = self._feed_piece(whole, self.extent(scope.values[name]))
         if stream is not None:
             # Blocks may compute in other types than those before them.
             scope.tensors["in"] = stream.to(DTYPES[scope.values["in"].dtype])
@@ -296,26 +341,28 @@ class Rank:
 _STORED = "stored:"
 
 
-def _order(plan: Plan, place: int) -> tuple[Action, ...]:
+def _order(plan: Plan, place: int) -> tuple[tuple[Action, ...], ...]:
     """What a rank does with all its microbatches, share by share."""
     pipeline, work = plan.pipeline, plan.work
-    if pipeline.axis is None:
-        return tuple(
-            Action(kind=kind, stage=0, microbatch=number)
-            for number in range(work.microbatches)
-            for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
-        )
     by_part = work.microbatches_per_part
-    actions = actions_of(
-        pipeline.schedule,
-        ranks=plan.mesh.size(pipeline.axis),
-        stages_per_rank=pipeline.stages_per_rank,
-        microbatches=by_part,
-    )[place]
+    actions: Sequence[Action] = [
+        Action(kind=kind, stage=0, microbatch=number)
+        for number in range(by_part)
+        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+    ]
+    if pipeline.axis is not None:
+        actions = actions_of(
+            pipeline.schedule,
+            ranks=plan.mesh.size(pipeline.axis),
+            stages_per_rank=pipeline.stages_per_rank,
+            microbatches=by_part,
+        )[place]
     return tuple(
-        Action(kind=action.kind, stage=action.stage, microbatch=part * by_part + action.microbatch)
+        tuple(
+            Action(kind=action.kind, stage=action.stage, microbatch=part * by_part + action.microbatch)
+            for action in actions
+        )
         for part in range(work.parts_per_replica)
-        for action in actions
     )
 
 

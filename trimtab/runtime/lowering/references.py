@@ -68,8 +68,14 @@ class DecoderDevice:
     def __init__(self, network: Network, replica: Replica, rules: Rules, seed: int, plan: Plan) -> None:
         self._decoder = Decoder(network, KeyedRandom())
         self._decoder.initialize(seed)
-        self._rules, self._plan = rules, plan
-        self._optimizer = PieceOptimizer(rules.optimizer)
+        self._rules = rules
+        self._optimizer = PieceOptimizer(
+            rules.optimizer,
+            {
+                name: (plan.parameters[name], parameter.numel())
+                for name, parameter in self._decoder.named_parameters()
+            },
+        )
         self._rows = torch.tensor(replica.rows)
         self.outcomes: list[Outcome] = []
         self.gradients: list[dict[str, Tensor]] = []
@@ -103,9 +109,7 @@ class DecoderDevice:
         clip = self._rules.clip
         scale = 1.0 / num_tokens if clip is None or norm <= clip else clip / norm / num_tokens
         rate = self._rules.learning_rate(number)
-        for name, parameter in self._decoder.named_parameters():
-            described = self._plan.parameters[name]
-            parameter.data = self._optimizer.step(described, parameter.data, gradients[name] * scale, rate)
+        self.load(self._optimizer.step(self.weights, gradients, scale=scale, lr=rate))
         self.gradients.append(gradients)
         self.outcomes.append(Outcome(num_tokens=num_tokens, loss=total / num_tokens, norm=norm))
 

@@ -17,7 +17,9 @@ from trimtab.plan.program import OperatorKind
 from trimtab.runtime.errors import CollectiveError
 from trimtab.runtime.lowering.transport import Pending, Transport, WorldTransport
 
-_TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int8})
+_TYPES = frozenset(
+    {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8}
+)
 """What gloo sends; float8 would fail there and leave the group unusable (torch 2.13)."""
 
 
@@ -189,6 +191,21 @@ class Line:
             even = [chunk.numel() for chunk in chunks]
             self._transport.all_to_all(self._group, found, flat, (even, even))
         return list(found.view(self.size, -1).unbind())
+
+    def exchange(self, chunks: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """What every place has for this one, of any size.
+
+        Args:
+            chunks: For each place; one of them may be empty.
+            sizes: Elements from each place.
+        """
+        flat = _sendable(torch.cat(list(chunks)), self._what)
+        found = torch.empty(sum(sizes), dtype=flat.dtype, device=flat.device)
+        given = [chunk.numel() for chunk in chunks]
+        self._count((flat.numel() - given[self.place]) * flat.element_size())
+        with _Naming(self._what):
+            self._transport.all_to_all(self._group, found, flat, (sizes, given))
+        return list(torch.split(found, list(sizes)))
 
     def agree_on_largest(self, number: Tensor) -> Tensor:
         """The largest of all places' numbers: what whole numbers are scaled by; four bytes that plans do not count."""
