@@ -115,6 +115,7 @@ def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) 
         is_resumed=attempt > 1,
         inherited=inherited_environment(),
         working_folder=Path.cwd(),
+        machine=find_machine(),
     )
 
 

@@ -11,7 +11,7 @@ from tests.runtime.lowering.small_plans import LEARNED, ROTARY, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.runtime.lowering import Crew, Outcome, Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
-from trimtab.runtime.lowering.extents import Extent, Run, assemble
+from trimtab.runtime.lowering.extents import Extent, assemble
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import AdamW
 
@@ -68,16 +68,11 @@ def digest_of(plan: Plan, ran: list[tuple[dict[str, Piece], list[Outcome]]]) -> 
     digest = hashlib.sha256()
     for name, parameter in sorted(plan.parameters.items()):
         found = [pieces[name] for pieces, _ in ran if name in pieces]
-        whole = rank_free(parameter.shape)
+        whole = Extent.of(parameter.shape)
         digest.update(assemble(found, whole).numpy().tobytes())
     known = next(outcomes for _, outcomes in ran if outcomes[0].loss is not None)
     digest.update(repr([(each.num_tokens, each.loss, each.norm) for each in known]).encode())
     return digest.hexdigest()
-
-
-def rank_free(shape: tuple[int, ...]) -> Extent:
-    """All of a tensor."""
-    return Extent(tuple(Run(0, length, length) for length in shape))
 
 
 @pytest.fixture(scope="module")
@@ -126,5 +121,5 @@ def train_natively(wires: Wires, plan: Plan) -> tuple[dict[str, Piece], list[Out
     outcomes = [
         rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step) for step in range(STEPS)
     ]
-    whole = {name: (tensor, rank_free(tuple(tensor.shape))) for name, tensor in rank.stored.items()}
+    whole = {name: (tensor, Extent.of(tensor.shape)) for name, tensor in rank.stored.items()}
     return whole, outcomes

@@ -64,6 +64,11 @@ class Extent:
     dims: tuple[Run, ...]
     stored: Run | None = None
 
+    @classmethod
+    def of(cls, shape: Sequence[int]) -> "Extent":
+        """All of a tensor."""
+        return cls(tuple(Run(0, length, length) for length in shape))
+
     @property
     def cut_shape(self) -> tuple[int, ...]:
         """Of the tensor, before storage cuts it."""

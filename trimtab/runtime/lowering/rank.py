@@ -1,6 +1,7 @@
 """One rank of a plan: its pieces of the parameters, its microbatches, its place in the pipeline."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,11 +21,12 @@ from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
 from trimtab.runtime.lowering.ring_attention import RingTape
-from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
+from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
 from trimtab.runtime.lowering.tape import Tape
+from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.updating import Outcome, Rules, Updater
+from trimtab.runtime.lowering.updating import Outcome, PieceOptimizer, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
 from trimtab.terms import InputError
 
@@ -55,7 +57,7 @@ class _Kept:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Flow:
+class Flow:
     """What is under way in a step.
 
     Args:
@@ -65,6 +67,8 @@ class _Flow:
         loss: Sum of the token losses so far.
         losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
+        gradients: By the name of the gradient in the update, once all microbatches have run.
+        leaves: The same by share.
     """
 
     microbatches: Sequence[Microbatch]
@@ -73,6 +77,14 @@ class _Flow:
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
     losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    leaves: dict[str, Leaves] = field(default_factory=dict)
+
+    def poison(self) -> None:
+        """Make a gradient nan, as a broken device may."""
+        leaves = [leaf for by_key in self.leaves.values() for leaf in by_key.values()]
+        for gradient in (*self.gradients.values(), *leaves)[:1]:
+            gradient.view(-1)[:1].fill_(math.nan)
 
 
 _Left = TypeVar("_Left")
@@ -115,19 +127,48 @@ class Rank:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
+        self._seed = seed
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
         self._sites = sites_of(plan)
         self._feed_piece = feed
-        self.sums = ShareSums(plan, collectives, self._replicas()) if adds_by_share else None
+        self.ownership = Ownership(plan, self._replicas())
+        self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
         self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
         self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         self._added_up: list[dict[str, Tensor]] = []
         self._leaves: list[dict[str, Leaves]] = []
-        self.stored = self._initial(seed)
+        self.is_torn = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Take the initial weights, and forget all steps."""
+        self.stored = self._initial(self._seed)
         self._updater.begin(self.stored)
+        self.is_torn = False
+
+    def connect(self, transport: Transport) -> None:
+        """Go on with other connections; what was under way on the old ones is forgotten."""
+        self.wires.posted.pending.clear()
+        self.wires.transport = transport
+        self.wires.open_groups(process_groups(self.plan))
+
+    @property
+    def optimizer(self) -> PieceOptimizer:
+        """Of the pieces that this rank updates."""
+        return self._updater.optimizer
+
+    @property
+    def replica(self) -> int:
+        """Which of the parts of a microbatch this rank computes."""
+        return self._replicas()[self.rank]
+
+    @property
+    def says_loss(self) -> bool:
+        """Whether this rank is the first of those that know the loss of a step."""
+        return self.rank == min(self._updater.holders["loss"])
 
     def extent(self, value: Value) -> Extent:
         """What the rank has of a value."""
@@ -140,25 +181,78 @@ class Rank:
             microbatches: Of all replicas; the rank takes its own rows and columns.
             number: Of the step, from 0.
         """
-        flow = _Flow(microbatches=microbatches)
+        return self.update(self.compute(microbatches), number)
+
+    def compute(
+        self, microbatches: Sequence[Microbatch], *, between: Callable[[], None] = lambda: None
+    ) -> Flow:
+        """Gradients of all microbatches; weights stay as they are.
+
+        Args:
+            microbatches: As ``step`` takes them.
+            between: Called before each action of the stages.
+        """
+        flow = self._flow(microbatches)
+        for actions in self._order:
+            for action in actions:
+                between()
+                self._act(action, flow)
+            self._fold(flow)
+        self.wires.posted.wait()
+        flow.gradients = self._gradients(self._added_up)
+        flow.leaves = self._gradients(self._leaves) | ({"loss": flow.losses} if flow.losses else {})
+        return flow
+
+    def update(self, flow: Flow, number: int) -> Outcome:
+        """Apply a step that has been computed; if it is interrupted, ``is_torn`` stays true."""
+        self.is_torn = True
+        outcome = self._updater.run(
+            self.stored,
+            flow.gradients,
+            loss=flow.loss,
+            num_tokens=flow.num_tokens,
+            step=number,
+            leaves=flow.leaves,
+        )
+        self.is_torn = False
+        return outcome
+
+    def score(self, batch: Microbatch) -> float | None:
+        """The sum of the token losses of one microbatch, forwards only; None on ranks that others speak for.
+
+        Ranks that split the sequence each have a part of it, and each gives its part.
+        """
+        flow = self._flow([batch])
+        for stage in self._stages.of(self.rank):
+            self._forward(stage, 0, flow)
+        self.wires.posted.wait()
+        parts = {axis for axes in self._axes_of_loss() for axis in axes}
+        places = self.layouts.places[self.rank]
+        speaks = all(
+            place == 0
+            for axis, place in places.items()
+            if axis not in parts and axis != self.plan.pipeline.axis
+        )
+        is_last = self._stages.holds(self.rank, [self._stages.num_stages - 1])
+        return float(flow.loss) if speaks and is_last else None
+
+    def _axes_of_loss(self) -> list[tuple[str, ...]]:
+        """Over which the loss of a step is summed."""
+        return [
+            operator.transfer.axes
+            for operator in self.plan.update.operators
+            if operator.transfer is not None and operator.inputs[0].startswith("loss")
+        ]
+
+    def _flow(self, microbatches: Sequence[Microbatch]) -> Flow:
+        """Nothing computed yet."""
+        flow = Flow(microbatches=microbatches)
         self._added_up = [{} for _ in self._sites]
         self._leaves = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
             flow.num_tokens += int((self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET).sum())
-        for actions in self._order:
-            for action in actions:
-                self._act(action, flow)
-            self._fold(flow)
-        self.wires.posted.wait()
-        return self._updater.run(
-            self.stored,
-            self._gradients(self._added_up),
-            loss=flow.loss,
-            num_tokens=flow.num_tokens,
-            step=number,
-            leaves=self._gradients(self._leaves) | ({"loss": flow.losses} if flow.losses else {}),
-        )
+        return flow
 
     def _replicas(self) -> list[int]:
         """By rank, which of the parts of a microbatch it computes."""
@@ -169,7 +263,7 @@ class Rank:
         ]
         return [run.start // run.length for run in rows]
 
-    def _fold(self, flow: _Flow) -> None:
+    def _fold(self, flow: Flow) -> None:
         """Every rank has run a share: add what is complete of the tree."""
         if self.sums is None:
             return
@@ -201,13 +295,13 @@ class Rank:
 
     # A pipeline's actions.
 
-    def _act(self, action: Action, flow: _Flow) -> None:
+    def _act(self, action: Action, flow: Flow) -> None:
         if action.kind is ActionKind.FORWARD:
             self._forward(action.stage, action.microbatch, flow)
         elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
             self._backward(action.stage, action.microbatch, flow)
 
-    def _forward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _forward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         stream = self._taken(Phase.FORWARD, stage - 1, stage, microbatch, flow) if stage else None
         for site in sites:
@@ -227,14 +321,14 @@ class Rank:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
 
-    def _add_loss(self, loss: Tensor, microbatch: int, flow: _Flow) -> None:
+    def _add_loss(self, loss: Tensor, microbatch: int, flow: Flow) -> None:
         flow.loss = flow.loss + loss
         share = None if self.sums is None else self.sums.ownership.at(self.rank, microbatch)
         if share is not None:
             before = flow.losses.get((share, 1))
             flow.losses[share, 1] = loss.clone() if before is None else before.add_(loss)
 
-    def _backward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _backward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         gradient = None
         if stage < self._stages.num_stages - 1:
@@ -283,7 +377,7 @@ class Rank:
             for name in operator.outputs:
                 scope.parameters[name.removeprefix(_STORED).partition("@")[0]] = scope.tensors[name]
 
-    def _feed(self, scope: Scope, stream: Tensor | None, flow: _Flow) -> None:
+    def _feed(self, scope: Scope, stream: Tensor | None, flow: Flow) -> None:
         tokens, targets = flow.microbatches[scope.microbatch]
         for name, whole in (("tokens", tokens), ("targets", targets)):
             if name in scope.values:
@@ -295,7 +389,7 @@ class Rank:
     # Between stages.
 
     def _hand(
-        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: _Flow
+        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: Flow
     ) -> None:
         peer = self._peer(target)
         if peer == self.rank:
@@ -303,7 +397,7 @@ class Rank:
             return
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
-    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: _Flow) -> Tensor:
+    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
         peer = self._peer(source)
         if peer == self.rank:
             return flow.streams.pop((phase, source, microbatch))

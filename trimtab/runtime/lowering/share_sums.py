@@ -97,12 +97,12 @@ class ShareSums:
     Args:
         plan: Its shares are added in a fixed tree.
         collectives: Of the rank.
-        replica_of: By rank, which of the parts of a microbatch it computes.
+        ownership: Which share is whose.
     """
 
-    def __init__(self, plan: Plan, collectives: Collectives, replica_of: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, collectives: Collectives, ownership: Ownership) -> None:
         self.tree = Tree(plan.work.num_parts)
-        self.ownership = Ownership(plan, replica_of)
+        self.ownership = ownership
         self._plan, self._collectives, self._rank = plan, collectives, collectives.rank
         self._batch_axes = frozenset(plan.bound.batch_axes)
 

@@ -125,6 +125,23 @@ class PieceOptimizer:
                 vector.data = vector.data.new_empty(0)
         return updated
 
+    def begin(self) -> None:
+        """Forget all steps."""
+        self.is_new = True
+        self.num_steps = 0
+        for tensors in self.states().values():
+            for tensor in tensors.values():
+                tensor.zero_()
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is kept beside the weights."""
+        return self._settings.states
+
+    def master(self, name: str) -> Tensor:
+        """The fp32 copy of a parameter, flat, without the unused elements; write to it to load."""
+        return self.masters[name][: self._numels[name]]
+
     def states(self) -> dict[str, dict[str, Tensor]]:
         """By name of the state and of the parameter the flat elements, without the unused ones; write to them to load."""
         return {
@@ -228,7 +245,7 @@ class Updater:
         self._plan, self._rank, self._rules, self._runner, self._sums = plan, rank, rules, runner, sums
         self._stages = Stages(plan)
         self._places = layouts.places[rank]
-        self._holders = update_holders(plan)
+        self.holders = update_holders(plan)
         self._updates = [
             operator
             for operator in plan.update.operators
@@ -251,7 +268,8 @@ class Updater:
         self.parts_of_tied = _parts_of_tied(plan)
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
-        """Tell it the first weights."""
+        """Tell it the first weights, and forget all steps."""
+        self.optimizer.begin()
         for name, piece in stored.items():
             self.outer.begin(name, piece)
 
@@ -342,7 +360,7 @@ class Updater:
     # One operator.
 
     def _takes_part(self, operator: Operator) -> bool:
-        holds = [self._rank in self._holders[name] for name in operator.inputs]
+        holds = [self._rank in self.holders[name] for name in operator.inputs]
         return any(holds) if operator.kind is OperatorKind.SUM else all(holds)
 
     def _run(self, operator: Operator, scope: Scope, step: int) -> None:
@@ -377,7 +395,7 @@ class Updater:
         self._runner.run_one(operator, scope, members)
 
     def _members(self, operator: Operator) -> frozenset[int]:
-        members = frozenset.intersection(*(self._holders[name] for name in operator.inputs))
+        members = frozenset.intersection(*(self.holders[name] for name in operator.inputs))
         if operator.transfer is None or not operator.transfer.stages:
             return members
         stages = operator.transfer.stages
@@ -470,7 +488,7 @@ class Updater:
                 zip(operator.outputs, (scope.tensors[name] for name in operator.inputs), strict=True)
             )
             return
-        self._runner.make(operator, scope, self._holders[operator.inputs[0]])
+        self._runner.make(operator, scope, self.holders[operator.inputs[0]])
         assert operator.transfer is not None, "averages are sent"
         (axis,) = operator.transfer.axes
         for output in operator.outputs:
@@ -479,7 +497,7 @@ class Updater:
 
     def _outcome(self, scope: Scope) -> Outcome:
         num_tokens = self._number("num_tokens", scope)
-        holds_loss = self._rank in self._holders["loss"]
+        holds_loss = self._rank in self.holders["loss"]
         return Outcome(
             num_tokens=round(num_tokens),
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,

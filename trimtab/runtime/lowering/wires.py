@@ -66,19 +66,30 @@ class Wires:
     Args:
         rank: Own.
         size: Of the world; 1 needs no process group.
-        transport: That carries what is sent; by default torch's own process groups.
+        is_connected: Whether torch's own process groups carry what is sent; else ``transport`` is set later.
     """
 
-    def __init__(self, rank: int, size: int, transport: Transport | None = None) -> None:
+    def __init__(self, rank: int, size: int, *, is_connected: bool = True) -> None:
         self.rank = rank
         self.size = size
         self.counts: defaultdict[Sent, Count] = defaultdict(Count)
         self.posted = Posted()
-        self.transport = transport or WorldTransport(size)
+        self._transport: Transport | None = WorldTransport(size) if is_connected else None
 
     def open_groups(self, wanted: Iterable[tuple[int, ...]]) -> None:
         """Make the process groups that collectives of the backend need; every rank names the same ones in one order."""
-        self.transport.open_groups([members for members in wanted if len(members) > 1])
+        if self._transport is not None:
+            self._transport.open_groups([members for members in wanted if len(members) > 1])
+
+    @property
+    def transport(self) -> Transport:
+        """What carries tensors."""
+        assert self._transport is not None, "ranks are connected before they send"
+        return self._transport
+
+    @transport.setter
+    def transport(self, transport: Transport) -> None:
+        self._transport = transport
 
     def line(self, what: Sent, members: Sequence[int]) -> "Line":
         """The wires between some ranks, for one run of a collective."""
