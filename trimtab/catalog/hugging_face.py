@@ -21,9 +21,16 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadConfig:
-    """A network, and what its configuration says that is not part of it, each under its key."""
+    """A network, and what its configuration says that is not part of it, each under its key.
+
+    Args:
+        network: That it describes.
+        family: Its ``model_type``, stated or told by ``architectures``.
+        warnings: What it says that is not carried over.
+    """
 
     network: Network
+    family: str
     warnings: tuple[ConfigProblem, ...]
 
 
@@ -43,18 +50,25 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ReadConfig:
         what cannot be computed; NetworkError if the sizes do not fit together.
     """
     keys = _Keys(config)
-    family = _family(keys)
+    name_of_family = _family(keys)
+    family = _FAMILIES[name_of_family]
     fields = family.read(keys)
     _check_layer_types(keys, fields)
     keys.ignore(*_SAYS_NOTHING, *family.says_nothing)
     _warn_of_unknown_keys(keys)
     keys.raise_problems()
-    return ReadConfig(network=Network(name=name, **fields), warnings=tuple(keys.warnings))
+    described = Network(name=name, **fields)
+    return ReadConfig(network=described, family=name_of_family, warnings=tuple(keys.warnings))
 
 
 def family_names() -> tuple[str, ...]:
     """The families whose configurations are read, by their ``model_type``."""
     return tuple(_FAMILIES)
+
+
+def architecture_of(family: str) -> str:
+    """The class of a family that predicts the next token, as ``architectures`` names it."""
+    return _FAMILIES[family].architecture
 
 
 class _Keys:
@@ -178,8 +192,8 @@ class _Family:
     says_nothing: tuple[str, ...] = ()
 
 
-def _family(keys: _Keys) -> _Family:
-    """The family of a configuration.
+def _family(keys: _Keys) -> str:
+    """The family of a configuration, by its ``model_type``.
 
     Raises: ConfigError if it names none that we know, or two.
     """
@@ -188,7 +202,7 @@ def _family(keys: _Keys) -> _Family:
     if model_type is None:
         model_type = next((name for name, family in _FAMILIES.items() if family.architecture in named), None)
     family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
+    if family is None or not isinstance(model_type, str):
         problem = ConfigProblem(key="model_type", message=_unknown_family(model_type, architectures))
         raise ConfigError([problem])
     if named and family.architecture not in named:
@@ -197,7 +211,7 @@ def _family(keys: _Keys) -> _Family:
             f"architectures is {_shown(named)} and model_type is {_shown(model_type)}; the network of that "
             f"family that predicts the next token is {family.architecture}",
         )
-    return family
+    return model_type
 
 
 def _unknown_family(model_type: object, architectures: object) -> str:
