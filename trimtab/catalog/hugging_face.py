@@ -309,9 +309,17 @@ def _qwen3_moe(keys: _Keys) -> Fields:
         keys.problem("norm_topk_prob", "norm_topk_prob is missing; it must be true")
     return {
         **_qwen3(keys, mlp="moe_intermediate_size"),
-        "experts": keys.whole("num_experts"),
+        "experts": keys.whole(_one_of(keys, "num_experts", "num_local_experts")),
         "top_k": keys.whole("num_experts_per_tok"),
     }
+
+
+def _one_of(keys: _Keys, older: str, newer: str) -> str:
+    """The one that is given of two names of a key, of which releases of the library write one or the other."""
+    old, new = keys.get(older), keys.get(newer)
+    if old is not None and new is not None and old != new:
+        keys.problem(newer, f"{older} is {_shown(old)} and {newer} is {_shown(new)}; keep one of the two")
+    return newer if old is None and new is not None else older
 
 
 def _common(keys: _Keys) -> Fields:

@@ -11,7 +11,9 @@ from torch import Tensor
 from trimtab.plan import network_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
+from trimtab.runtime.data.cache import TOKENS_FOLDER
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
@@ -25,6 +27,8 @@ from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.step import Microbatch, StepRules, StepRunner
 from trimtab.runtime.trainer import Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
+from trimtab.runtime.weights.jobs import check_job_weights
+from trimtab.runtime.weights.reading import FolderWeights, Weights
 from trimtab.spec import Injection, Job
 from trimtab.terms import InputError, OnLoss
 
@@ -42,7 +46,8 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     watch = LinkWatch(link)
     corpus = open_job_corpus(job, folder, watch)
     keyed = KeyedRandom(device)
-    model = build_job_model(job, corpus, keyed)
+    is_begun = newest_complete(folder / "checkpoints").folder is not None
+    model = build_job_model(job, corpus, keyed, weights=None if is_begun else open_job_weights(job))
     model.module.to(device)
     state = FlatState(model.logical_parameters())
     optimizer = build_job_optimizer(job, state)
@@ -137,14 +142,23 @@ def open_job_corpus(job: Job, folder: Path, watch: LinkWatch) -> Corpus:
         held_out=job.data.held_out,
         packing=job.data.packing.value,
         seed=job.train.seed,
-        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / ".tokens",
+        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / TOKENS_FOLDER,
         on_progress=lambda _: watch.move(),
         on_wait=lambda _: watch.move(),
     )
 
 
-def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
-    """The job's model with its initial values.
+def open_job_weights(job: Job) -> Weights | None:
+    """The weights that the job begins with; None for random ones.
+
+    Raises: WeightsError if the folder that it names does not hold them.
+    """
+    checked = check_job_weights(job)
+    return FolderWeights(checked) if checked is not None else None
+
+
+def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom, *, weights: Weights | None = None) -> Model:
+    """The job's model with its initial values, random ones unless weights are given.
 
     Raises: InputError if the text has more tokens than the network's vocabulary, or samples longer than its context.
     """
@@ -161,6 +175,7 @@ def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
         keyed=keyed,
         compute=job.train.compute,
         is_cut_into_shares=job.fault_tolerance.shares != "off",
+        weights=weights,
     )
 
 

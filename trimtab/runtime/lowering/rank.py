@@ -18,12 +18,14 @@ from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, Tap
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.ring_attention import RingTape
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.updating import Outcome, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import InputError
 
 
@@ -83,6 +85,7 @@ class Rank:
         wires: Connections to the others.
         rules: Of the run.
         seed: Of initial weights.
+        weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
 
@@ -97,6 +100,7 @@ class Rank:
         rules: Rules,
         *,
         seed: int,
+        weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
@@ -111,7 +115,7 @@ class Rank:
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         self._added_up: list[dict[str, Tensor]] = []
-        self.stored = self._initial(seed)
+        self.stored = self._initial(seed, weights)
         self._updater.begin(self.stored)
 
     def extent(self, value: Value) -> Extent:
@@ -141,16 +145,20 @@ class Rank:
             step=number,
         )
 
-    def _initial(self, seed: int) -> dict[str, Tensor]:
-        """Pieces of the initial weights; one whole tensor exists at a time."""
+    def _initial(self, seed: int, weights: Weights | None) -> dict[str, Tensor]:
+        """Pieces of the initial weights; of random ones, one whole tensor exists at a time."""
         found = {}
         for name, parameter in self.plan.parameters.items():
             if not self._stages.holds(self.rank, parameter.stages):
                 continue
-            whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
             placements = parameter.stored[Table.PARAMS.value]
             extent = self.layouts.extent(parameter.dims, parameter.shape, placements, self.rank)
-            found[name] = take(whole, extent).to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
+            if weights is None:
+                whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
+                piece = take(whole, extent)
+            else:
+                piece = read_piece(weights, name, extent)
+            found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
     def _gradients(self) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Logical tensors out of the files of a Hugging Face folder, one or a part of one at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,8 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from trimtab.catalog import Block, Box, Network, boxes_of_run
-from trimtab.runtime.lowering.extents import Extent
+from trimtab.catalog import Block, Box, Network
 from trimtab.runtime.weights.errors import WeightsError
 from trimtab.runtime.weights.folder import CheckedFolder, FoundTensor, check_folder
 
@@ -68,13 +67,6 @@ class FolderWeights:
                 whole[place] = (stored.T if block.is_transposed else stored).view_as(whole[place])
         return whole
 
-    def read_piece(self, name: str, extent: Extent) -> Tensor:
-        """A rank's piece of a logical tensor, fp32; its padding is zero. Only the piece is read."""
-        piece = torch.zeros(extent.shape)
-        for target, box in _targets(piece, extent):
-            target.copy_(self.read(name, box))
-        return piece
-
     def _check_tied_head(self, folder: Path, head: FoundTensor) -> None:
         rows, width = self._shapes[_EMBEDDING]
         step = max(1, _COMPARED_BYTES // (4 * width))
@@ -119,29 +111,3 @@ class _Files:
 
 def _whole(shape: Sequence[int]) -> Box:
     return tuple((0, length) for length in shape)
-
-
-def _targets(piece: Tensor, extent: Extent) -> Iterator[tuple[Tensor, Box]]:
-    """Views of a piece, and the box of the logical tensor that belongs in each."""
-    for view, box in _views(piece, extent):
-        # What lies behind the real indices of a dim is padding.
-        real = [(first, min(last, run.real)) for (first, last), run in zip(box, extent.dims, strict=True)]
-        if all(first < last for first, last in real):
-            inside = tuple(slice(0, last - first) for first, last in real)
-            starts = [run.start for run in extent.dims]
-            moved = tuple(
-                (start + first, start + last) for start, (first, last) in zip(starts, real, strict=True)
-            )
-            yield view[inside], moved
-
-
-def _views(piece: Tensor, extent: Extent) -> Iterator[tuple[Tensor, Box]]:
-    """A piece in boxes, their indices counted from where the rank's part of each dim begins."""
-    if extent.stored is None:
-        yield piece, _whole(extent.cut_shape)
-        return
-    run, start = extent.stored, 0
-    for box in boxes_of_run(extent.cut_shape, run.start, run.start + run.real):
-        shape = torch.Size([last - first for first, last in box])
-        yield piece[start : start + shape.numel()].view(shape), box
-        start += shape.numel()

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,7 @@ from trimtab.runtime.checkpoint.durable import sync_folder, write_all
 from trimtab.runtime.checkpoint.tensorfile import header_bytes
 from trimtab.runtime.weights.folder import INDEX_FILE, SINGLE_FILE
 from trimtab.runtime.weights.reading import Weights
-from trimtab.terms import InputError
-
-WrittenType = Literal["fp32", "bf16"]
-"""Types that weights are written in."""
+from trimtab.terms import InputError, WeightType
 
 MAX_SHARD_BYTES = 5_000_000_000
 """Of tensors in one file: what the Hugging Face hub recommends, from memory."""
@@ -36,9 +34,9 @@ class _Type:
     configured: str
 
 
-_TYPES: Mapping[WrittenType, _Type] = {
-    "fp32": _Type(torch=torch.float32, stored="F32", configured="float32"),
-    "bf16": _Type(torch=torch.bfloat16, stored="BF16", configured="bfloat16"),
+_TYPES: Mapping[WeightType, _Type] = {
+    WeightType.FP32: _Type(torch=torch.float32, stored="F32", configured="float32"),
+    WeightType.BF16: _Type(torch=torch.bfloat16, stored="BF16", configured="bfloat16"),
 }
 
 
@@ -48,8 +46,8 @@ def write_folder(
     weights: Weights,
     *,
     base: Mapping[str, Any] | None = None,
-    dtype: WrittenType = "fp32",
-    companions: Sequence[Path] = (),
+    dtype: WeightType = WeightType.FP32,
+    companions: Mapping[str, Path] = MappingProxyType({}),
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> tuple[Path, ...]:
     """Write a folder that the transformers library and others load; it is there whole or not at all.
@@ -60,7 +58,7 @@ def write_folder(
         weights: Asked for each logical tensor, or box of one, as often as files hold it.
         base: The configuration that the network began with, if there was one; see ``write_config``.
         dtype: Of the tensors in the files.
-        companions: Files to be copied beside the weights under their own names, such as a tokenizer.
+        companions: Files to be copied beside the weights, by the name that they get: a tokenizer.
         max_shard_bytes: Of tensors in one file; a larger tensor has a file of its own.
 
     Returns: The files that were written.
@@ -82,8 +80,8 @@ def write_folder(
             _write_shard(unfinished / name, tensors, weights, kind)
         if len(shards) > 1:
             _write_text(unfinished / INDEX_FILE, _index(shards, kind))
-        for companion in companions:
-            shutil.copyfile(companion, unfinished / companion.name)
+        for name, companion in companions.items():
+            shutil.copyfile(companion, unfinished / name)
         written = sorted(path.name for path in unfinished.iterdir())
         sync_folder(unfinished)
         unfinished.replace(target)
