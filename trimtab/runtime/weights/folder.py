@@ -98,16 +98,18 @@ def _problems(
         yield f"missing: {name}"
     for name in matching.extra:
         yield f"extra: {name}, in {found[name].file.name}"
-    shapes = {tensor.name: tensor.shape for tensor in needed}
-    for full, name in matching.found_as.items():
-        tensor = found[name]
-        if tensor.shape != shapes[full]:
+    for tensor in needed:
+        name = matching.found_as.get(tensor.name)
+        if name is None:
+            continue
+        there = found[name]
+        if there.shape != tensor.shape:
             yield (
-                f"shape of {name}: {list(tensor.shape)} in {tensor.file.name}; the network needs "
-                f"{list(shapes[full])}"
+                f"shape of {name}: {list(there.shape)} in {there.file.name}; the network needs "
+                f"{list(tensor.shape)}"
             )
-        if tensor.dtype not in READ_TYPES:
-            yield f"type of {name}: {tensor.dtype} in {tensor.file.name}; read are {', '.join(READ_TYPES)}"
+        if there.dtype not in READ_TYPES:
+            yield f"type of {name}: {there.dtype} in {there.file.name}; read are {', '.join(READ_TYPES)}"
 
 
 def _find_tensors(folder: Path, problems: list[str]) -> dict[str, FoundTensor]:
