@@ -123,7 +123,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", DENSE)
 def test_logits_are_those_of_the_library(tmp_path: Path, name: str) -> None:
-    """A matrix that is turned, or a head that is rotated otherwise, trains on; nobody sees it in the loss's end."""
+    """A matrix that is turned, or a head that is rotated otherwise, trains on all the same, from a worse beginning."""
     published = Published(tmp_path, name)
     decoder = Decoder(published.network, KeyedRandom())
     decoder.fill(published.weights().read)

@@ -50,13 +50,13 @@ def test_bf16_takes_half_the_bytes(folder_of: FolderOf) -> None:
     assert json.loads((folder / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-def test_what_described_the_types_of_other_files_is_left_out(tmp_path: Path) -> None:
-    """Quantized weights that were trained in fp32 are no longer quantized."""
+def test_what_was_said_of_other_files_is_left_out(tmp_path: Path) -> None:
+    """Quantized weights that were trained in fp32 are no longer quantized; code is not copied."""
     base = json.loads((_written(tmp_path / "first") / "config.json").read_text())
-    base |= {"quantization_config": {"bits": 4}, "dtype": "float16", "eos_token_id": 7}
+    base |= {"quantization_config": {"bits": 4}, "dtype": "float16", "eos_token_id": 7, "auto_map": {}}
     write_folder(tmp_path / "again", LLAMA, RandomWeights(LLAMA), base=base)
     config = json.loads((tmp_path / "again" / "config.json").read_text())
-    assert "quantization_config" not in config
+    assert {"quantization_config", "auto_map"}.isdisjoint(config)
     assert (config.get("dtype"), config["torch_dtype"], config["eos_token_id"]) == (None, "float32", 7)
 
 

@@ -99,9 +99,9 @@ def _problems(
     for name in matching.extra:
         yield f"extra: {name}, in {found[name].file.name}"
     for tensor in needed:
-        name = matching.found_as.get(tensor.name)
-        if name is None:
+        if tensor.name not in matching.found_as:
             continue
+        name = matching.found_as[tensor.name]
         there = found[name]
         if there.shape != tensor.shape:
             yield (

@@ -69,7 +69,7 @@ def write_folder(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} is already there and not empty; choose another folder")
     kind = _TYPES[dtype]
-    config = _without_quantization(write_config(network, base=base)) | {"torch_dtype": kind.configured}
+    config = _of_these_files(write_config(network, base=base)) | {"torch_dtype": kind.configured}
     family = read_config(config, name=network.name).family
     shards = _shards(stored_tensors(network, family), kind, max_shard_bytes)
     unfinished = target.with_name(f"{target.name}.tmp-{os.getpid()}")
@@ -91,9 +91,10 @@ def write_folder(
     return tuple(target / name for name in written)
 
 
-def _without_quantization(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without what described the types of other files."""
-    return {key: value for key, value in config.items() if key not in ("dtype", "quantization_config")}
+def _of_these_files(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what it says of other files: their types, and code that stood beside them."""
+    others = ("dtype", "quantization_config", "auto_map")
+    return {key: value for key, value in config.items() if key not in others}
 
 
 def _shards(
