@@ -15,7 +15,9 @@ from trimtab.plan.compiling import compile_program
 from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
+from trimtab.runtime.data.cache import TOKENS_FOLDER
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
@@ -32,6 +34,8 @@ from trimtab.runtime.run_state import ReplicatedState, RunState
 from trimtab.runtime.step import Microbatch, StepRules, StepRunner
 from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
+from trimtab.runtime.weights.jobs import check_job_weights
+from trimtab.runtime.weights.reading import FolderWeights, Weights
 from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
 from trimtab.spec.language import is_replicated
 from trimtab.terms import InputError, OnLoss
@@ -61,6 +65,11 @@ class Ground:
     def num_steps(self) -> int:
         """Of the whole run."""
         return count_steps(self.job, self.corpus)
+
+    def weights(self) -> Weights | None:
+        """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
+        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
+        return None if is_begun else open_job_weights(self.job)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +153,7 @@ def replicated(ground: Ground) -> Trained:
     """Ranks that hold the same tensors, and differ in their samples only."""
     job, corpus = ground.job, ground.corpus
     keyed = KeyedRandom(ground.device)
-    model = build_job_model(job, corpus, keyed)
+    model = build_job_model(job, corpus, keyed, weights=ground.weights())
     model.module.to(ground.device)
     state = FlatState(model.logical_parameters())
     optimizer = build_job_optimizer(job, state)
@@ -169,7 +178,8 @@ def replicated(ground: Ground) -> Trained:
     )
 
     def initial() -> Mapping[str, Tensor]:
-        return dict(build_job_model(job, corpus, KeyedRandom(ground.device)).logical_parameters())
+        again = build_job_model(job, corpus, KeyedRandom(ground.device), weights=ground.weights())
+        return dict(again.logical_parameters())
 
     return Trained(
         state=ReplicatedState(state, optimizer, initial),
@@ -209,6 +219,7 @@ def laid_out(ground: Ground, program: Program) -> Trained:
             clip=clip_of(job),
         ),
         seed=job.train.seed,
+        weights=ground.weights(),
         adds_by_share=job.fault_tolerance.shares != "off",
         feed=own_columns,
     )
@@ -259,14 +270,23 @@ def open_job_corpus(job: Job, folder: Path, watch: LinkWatch) -> Corpus:
         held_out=job.data.held_out,
         packing=job.data.packing.value,
         seed=job.train.seed,
-        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / ".tokens",
+        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / TOKENS_FOLDER,
         on_progress=lambda _: watch.move(),
         on_wait=lambda _: watch.move(),
     )
 
 
-def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
-    """The job's model with its initial values.
+def open_job_weights(job: Job) -> Weights | None:
+    """The weights that the job begins with; None for random ones.
+
+    Raises: WeightsError if the folder that it names does not hold them.
+    """
+    checked = check_job_weights(job)
+    return FolderWeights(checked) if checked is not None else None
+
+
+def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom, *, weights: Weights | None = None) -> Model:
+    """The job's model with its initial values, random ones unless weights are given.
 
     Raises: InputError if the text has more tokens than the network's vocabulary, or samples longer than its context.
     """
@@ -283,6 +303,7 @@ def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
         keyed=keyed,
         compute=job.train.compute,
         is_cut_into_shares=job.fault_tolerance.shares != "off",
+        weights=weights,
     )
 
 

@@ -20,6 +20,7 @@ from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, Tap
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.ring_attention import RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
@@ -28,6 +29,7 @@ from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.updating import Outcome, PieceOptimizer, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import InputError
 
 
@@ -105,6 +107,7 @@ class Rank:
         adds_by_share: Whether shares are added in their fixed tree, so that the bits are those of any number of
             replicas, any way of storing and any number of stages; else in the order of the backend.
         feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
+        weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
 
@@ -121,13 +124,14 @@ class Rank:
         seed: int,
         adds_by_share: bool = False,
         feed: Feed = take,
+        weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
-        self._seed = seed
+        self._seed, self._weights = seed, weights
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
         self._sites = sites_of(plan)
@@ -145,7 +149,7 @@ class Rank:
 
     def begin(self) -> None:
         """Take the initial weights, and forget all steps."""
-        self.stored = self._initial(self._seed)
+        self.stored = self._initial(self._seed, self._weights)
         self._updater.begin(self.stored)
         self.is_torn = False
 
@@ -272,16 +276,20 @@ class Rank:
             if name not in self._updater.parts_of_tied:
                 self.sums.tree.fold(leaves)
 
-    def _initial(self, seed: int) -> dict[str, Tensor]:
-        """Pieces of the initial weights; one whole tensor exists at a time."""
+    def _initial(self, seed: int, weights: Weights | None) -> dict[str, Tensor]:
+        """Pieces of the initial weights; of random ones, one whole tensor exists at a time."""
         found = {}
         for name, parameter in self.plan.parameters.items():
             if not self._stages.holds(self.rank, parameter.stages):
                 continue
-            whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
             placements = parameter.stored[Table.PARAMS.value]
             extent = self.layouts.extent(parameter.dims, parameter.shape, placements, self.rank)
-            found[name] = take(whole, extent).to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
+            if weights is None:
+                whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
+                piece = take(whole, extent)
+            else:
+                piece = read_piece(weights, name, extent)
+            found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
     def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
