@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pairs import Row, measure_in_turn, parser, say, show
-from runs import SMALL, Size
 from torch import Tensor
 
+from pairs import Row, measure_in_turn, parser, say, show
+from runs import SMALL, Size
 from trimtab.catalog import Machine, Network, cluster, network
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.physical import Plan
@@ -90,9 +90,7 @@ def main() -> int:
     rows: list[Row] = []
     with Crew(RANKS, patience_s=1200.0) as crew:
         for size in options.sizes.split(","):
-            for layout in PROGRAMS:
-                if layout in options.layouts.split(","):
-                    rows.append(measure(crew, SIZES[size], layout, options))
+            rows += [measure(crew, SIZES[size], layout, options) for layout in options.layouts.split(",")]
     show("tokens per second of plans against hand-written torch", rows, is_json=options.json)
     return 0
 
@@ -157,7 +155,9 @@ def compare(wires: Wires, comparison: Comparison) -> dict[str, list[float]]:
     batches = [batch(comparison, number) for number in range(comparison.steps)]
     losses = {name: [step(*each) for each in batches] for name, step in sides.items()}
     check(losses)
-    measures = {name: lambda step=step: tokens_per_s(step, batches, comparison.clock) for name, step in sides.items()}
+    measures = {
+        name: lambda step=step: tokens_per_s(step, batches, comparison.clock) for name, step in sides.items()
+    }
     return measure_in_turn(measures, rounds=comparison.rounds)
 
 

@@ -75,7 +75,6 @@ class TensorParallel:
         self._optimizer.zero_grad(set_to_none=True)
         return float(loss.full_tensor() if isinstance(loss, DTensor) else loss)
 
-
     def _clip(self) -> None:
         """Torch takes no lists in which some tensors are cut and others are not."""
         each = list(self._model.parameters())

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,21 +114,22 @@ class WrittenRun:
         self._number += 1
         return self
 
-    def checkpoint(self, step):
-        """A whole checkpoint of one tensor."""
+    def checkpoint(self, step, shapes=(("weight", (4, 2)),)):
+        """A whole checkpoint; of one tensor unless shapes say otherwise, every byte the step."""
         folder = self.folder / "checkpoints" / f"step-{step}"
         folder.mkdir()
         files, parts = [], []
-        for file, part, stored in (
-            ("model.safetensors", "parameters", "weight"),
-            ("optimizer.safetensors", "exp_avg", "exp_avg/weight"),
+        size_bytes = sum(4 * math.prod(shape) for _, shape in shapes)
+        for file, part, prefix in (
+            ("model.safetensors", "parameters", ""),
+            ("optimizer.safetensors", "exp_avg", "exp_avg/"),
         ):
-            header, _ = header_of([(stored, (4, 2))])
-            contents = header + bytes([step % 256]) * 32
+            header, _ = header_of([(prefix + name, shape) for name, shape in shapes])
+            contents = header + bytes([step % 256]) * size_bytes
             (folder / file).write_bytes(contents)
             digest = hashlib.sha256(contents).hexdigest()
             files.append(FileEntry(name=file, size_bytes=len(contents), sha256=digest))
-            parts.append(Part(name=part, file=file, num_tensors=1, size_bytes=32))
+            parts.append(Part(name=part, file=file, num_tensors=len(shapes), size_bytes=size_bytes))
         document = seal(manifest_document(Manifest(step=step, files=tuple(files), parts=tuple(parts))))
         (folder / "manifest.json").write_text(json.dumps(document))
         return self

@@ -1,3 +1,10 @@
+import json
+
+from safetensors.numpy import load_file
+
+from trimtab.catalog import network
+
+
 def test_what_is_saved_is_listed(cli, written_run):
     """Oldest first, torn and unfinished ones with their reason."""
     run = written_run().checkpoint(2).checkpoint(10)
@@ -75,3 +82,75 @@ def test_a_run_without_a_whole_checkpoint_exports_nothing(cli, written_run):
     """Rather than half a model."""
     written_run()
     assert cli("checkpoints", "export", "quick-1").code == 2
+
+
+SHAPES = tuple((tensor.name, tensor.shape) for tensor in network("gpt-3m", layers=2).tensors())
+
+
+def test_weights_are_exported_as_a_folder_that_others_load(cli, written_run, desk):
+    """Under the names that they know, with a configuration, beside the run and never over anything."""
+    written_run().checkpoint(2, SHAPES)
+    answer = cli("checkpoints", "export", "quick-1", "--format", "huggingface", "--json")
+    assert answer.code == 0
+    assert answer.document == {
+        "run": "quick-1",
+        "checkpoint": "step-2",
+        "folder": "quick-1-step-2",
+        "files": ["config.json", "model.safetensors"],
+    }
+    config = json.loads((desk / "quick-1-step-2" / "config.json").read_text())
+    assert (config["model_type"], config["n_layer"], config["torch_dtype"]) == ("gpt2", 2, "float32")
+    tensors = load_file(desk / "quick-1-step-2" / "model.safetensors")
+    assert tensors["transformer.h.1.attn.c_attn.weight"].shape == (256, 768)
+    assert {bytes(tensor.tobytes()[:4]) for tensor in tensors.values()} == {b"\x02" * 4}
+    again = cli("checkpoints", "export", "quick-1", "--format", "huggingface")
+    assert again.code == 2
+    assert "already there" in again.err
+
+
+def test_exported_weights_may_be_bf16(cli, written_run, desk):
+    """Half the bytes, for who serves the model."""
+    written_run().checkpoint(2, SHAPES)
+    wishes = ("--format", "huggingface", "--dtype", "bf16", "--to", "given/away")
+    assert cli("checkpoints", "export", "quick-1", *wishes).code == 0
+    assert json.loads((desk / "given" / "away" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_a_type_is_no_matter_of_a_copy(cli, written_run):
+    """A setting that is ignored is a promise that is not kept."""
+    written_run().checkpoint(2)
+    answer = cli("checkpoints", "export", "quick-1", "--dtype", "bf16")
+    assert answer.code == 2
+    assert "--dtype is for --format huggingface" in answer.err
+
+
+def test_weights_of_a_class_of_ones_own_stay_as_they_are(cli, written_run):
+    """No family of Hugging Face knows its tensors."""
+    job = 'run: quick\nmodel: {module: "mine:Small"}\ndata: {text: python-stdlib}\ntrain: {steps: 6}\n'
+    written_run(job=job).checkpoint(2)
+    answer = cli("checkpoints", "export", "quick-1", "--format", "huggingface")
+    assert answer.code == 2
+    assert "mine:Small is a class of your own" in answer.err
+    assert "--format safetensors" in answer.err
+
+
+def test_weights_of_another_network_are_not_exported(cli, written_run):
+    """A folder of a checkpoint and a job that do not belong together would load, and answer nonsense."""
+    written_run().checkpoint(2)
+    answer = cli("checkpoints", "export", "quick-1", "--format", "huggingface")
+    assert answer.code != 0
+    assert "extra: weight" in answer.err
+    assert "missing: embedding.weight" in answer.err
+
+
+def test_damaged_weights_are_not_exported_as_a_folder(cli, written_run, desk):
+    """Every byte is checked before the first is given away."""
+    run = written_run().checkpoint(2, SHAPES)
+    path = run.folder / "checkpoints" / "step-2" / "model.safetensors"
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
+    answer = cli("checkpoints", "export", "quick-1", "--format", "huggingface")
+    assert answer.code != 0
+    assert "model.safetensors: damaged" in answer.err
+    assert not (desk / "quick-1-step-2").exists()

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.app.launching import build_launch, device_price
+from trimtab.app.machines import MachineFacts
 from trimtab.catalog import UnknownNameError
 from trimtab.spec import Job, load_job
 from trimtab.spec.injections import parse_injections
@@ -36,6 +37,7 @@ def launch(of=None, **changes):
         "is_resumed": True,
         "inherited": {"PATH": "/bin", "MY_FLAG": "1", "RANK": "7", "API_KEY": "canary"},
         "working_folder": Path("/desk"),
+        "machine": MachineFacts(cores=8, memory_bytes=2**34, has_accelerator=False),
     }
     return build_launch(of or job(), **(values | changes))
 
@@ -49,6 +51,14 @@ def test_what_a_rank_is_told_reads_back_as_the_job():
     assert told["injections"][0]["kind"] == "kill"
     assert told["resume"] is True
     assert told["working_folder"] == "/desk"
+
+
+def test_where_each_rank_holds_a_piece_the_run_waits_for_all_of_them():
+    """Survivors that trained on would train another model; what a lost rank held is in checkpoints only."""
+    stored = launch(job('parallelism="MESH dp 4; STORE params, grads, states OVER dp"'))
+    assert (stored.num_needed, stored.is_replacing, stored.on_loss) == (4, True, OnLoss.ROLLBACK)
+    whole = launch(job('parallelism="MESH dp 4"'))
+    assert (whole.num_needed, whole.is_replacing, whole.on_loss) == (1, False, OnLoss.EXACT)
 
 
 def test_four_beats_fit_into_the_silence_that_is_tolerated():

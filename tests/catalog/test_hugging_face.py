@@ -288,3 +288,18 @@ def test_qwens_window_begins_above_the_first_layers(
     """`max_window_layers` are those without a window, whatever the name suggests."""
     read = network_from_config(config("qwen2.5-7b", **changes), name="mine")
     assert (read.window, read.full_layers) == (window, full_layers)
+
+
+def test_experts_are_counted_under_either_name() -> None:
+    """Newer releases write `num_local_experts` for every family; two numbers are none."""
+    newer = config("qwen3-30b-a3b", num_experts=..., num_local_experts=128)
+    assert network_from_config(newer, name="x") == network_from_config(config("qwen3-30b-a3b"), name="x")
+    assert refused("qwen3-30b-a3b", num_local_experts=64) == [
+        "num_experts is 128 and num_local_experts is 64; keep one of the two"
+    ]
+
+
+def test_the_family_is_told_by_either_key() -> None:
+    """What finds the tensors of a folder asks for it."""
+    assert read_config(config("gpt2"), name="x").family == "gpt2"
+    assert read_config(config("qwen3-0.6b", model_type=...), name="x").family == "qwen3"

@@ -1,5 +1,6 @@
-from trimtab.cost.replicated import num_states, rank_memory, rank_traffic
+from trimtab.cost.replicated import rank_memory, rank_traffic
 from trimtab.plan.layout import ReplicatedLayout
+from trimtab.plan.training import num_states
 from trimtab.policy import assign_shares, own_blocks, shares_of
 from trimtab.spec import AdamW, Optimizer, Sgd
 

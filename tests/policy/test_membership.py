@@ -106,6 +106,19 @@ def test_a_ragged_commit_heals_from_who_is_ahead() -> None:
     assert form.owners == (0, 0, 2, 2), "gradients of the step before are worth nothing"
 
 
+def test_where_all_are_needed_an_epoch_waits_for_the_replacement() -> None:
+    """Ranks that hold pieces cannot go on without the one that holds the rest."""
+    agent = running(3, is_replacing=True, num_needed=3)
+    agent.exit(1)
+    for rank in (0, 2):
+        assert not forms(agent.say(rank, park(1, 5)))
+    agent.feed(m.Spawned(rank=1, incarnation=1))
+    agent.say(1, hello(1, 1), 1)
+    formed = forms(agent.say(1, park(0, 4), 1))
+    assert set(formed) == {0, 1, 2}
+    assert formed[0].is_healing
+
+
 def test_a_second_death_while_reforming_forms_without_both() -> None:
     """Waiting for a rank that died meanwhile would hang the run."""
     agent = running(4)

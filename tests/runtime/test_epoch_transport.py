@@ -26,20 +26,8 @@ class Rank:
         self.rank, self.interrupt, self.is_fenced = rank, Interrupt(), False
         self.interrupt.on_wake(self._check)
 
-        def group(members: tuple[int, ...], label: str) -> Group:
-            return Group(
-                members=members,
-                rank=rank,
-                epoch=1,
-                store=store,
-                kind="cpu",
-                interrupt=self.interrupt,
-                label=label,
-            )
-
-        self.transport = EpochTransport(
-            group(ALL, "all"), lambda members: group(members, str(members)), self.interrupt
-        )
+        group = Group(members=ALL, rank=rank, epoch=1, store=store, kind="cpu", interrupt=self.interrupt)
+        self.transport = EpochTransport(group)
 
     def fence(self) -> None:
         self.is_fenced = True

@@ -79,6 +79,11 @@ CASES = {
         "model.configuration is what config.json of model.folder says, and there is no folder",
         ["2:25"],
     ),
+    "weights of a folder without a folder": (
+        HEAD.replace("gpt-3m", "gpt-3m, weights: folder") + "train: {steps: 9}\n",
+        "model.weights is folder, and model.folder names none",
+        ["2:34"],
+    ),
     "args and folder": (
         HEAD.replace("preset: gpt-3m", "folder: llama, configuration: {}, args: {width: 3}")
         + "train: {steps: 9}\n",

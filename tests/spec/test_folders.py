@@ -101,3 +101,27 @@ def test_a_folder_may_be_changed_as_a_preset_is(load: Load) -> None:
     model = load(TEXT, files=FILES, overrides=["model.layers=2", "model.bias=qkv"]).job.model
     assert model.changes == {"layers": 2, "bias": "qkv"}
     assert model.named == {"folder": "models/llama"}
+
+
+def test_a_folder_is_kept_as_it_is_seen_from_where_the_run_starts(load: Load) -> None:
+    """Ranks look for its weights there, and know nothing of the file that named it."""
+    files = {"models/llama/config.json": CONFIG}
+    text = TEXT.replace("models/llama", "../models/llama/")
+    loaded = load(text, source="jobs/run.yaml", files=files)
+    assert loaded.job.model.folder == "models/llama"
+    assert loaded.origins["model.folder"] == "jobs/run.yaml:2"
+
+
+@pytest.mark.parametrize(
+    ("model", "begins"),
+    [
+        ("{folder: models/llama}", True),
+        ("{folder: models/llama, weights: folder}", True),
+        ("{folder: models/llama, weights: random}", False),
+        ("{preset: gpt-3m}", False),
+    ],
+)
+def test_a_folder_gives_its_weights_unless_told_otherwise(load: Load, model: str, begins: bool) -> None:
+    """Who names trained weights and gets random ones pays for it before they see it."""
+    text = TEXT.replace("{folder: models/llama}", model)
+    assert load(text, files=FILES).job.model.begins_with_folder is begins

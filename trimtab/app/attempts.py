@@ -29,6 +29,7 @@ from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.runtime.data.errors import DataWarning
 from trimtab.runtime.data.locate import locate
 from trimtab.runtime.data.tokenizers import choose_tokenizer
+from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import Injection, parse_injections
 from trimtab.spec.resolved import REDACTED, is_secret
@@ -54,6 +55,7 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
     refuse_what_cannot_run(loaded)
     refuse_what_cannot_fit(loaded, find_machine())
     refuse_missing_data(loaded.job)
+    check_job_weights(loaded.job)
     injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
     runs = Path(loaded.job.orchestration.runs)
     if is_dry_run:
@@ -115,6 +117,7 @@ def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) 
         is_resumed=attempt > 1,
         inherited=inherited_environment(),
         working_folder=Path.cwd(),
+        machine=find_machine(),
     )
 
 

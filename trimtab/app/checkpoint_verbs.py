@@ -1,12 +1,20 @@
 """What is saved, is it whole, give it to others: the verbs ``checkpoints ls``, ``verify`` and ``export``."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trimtab.app.errors import RunStateError
+from trimtab.app.export_formats import ExportFormat
+from trimtab.app.job_reading import read_job
 from trimtab.app.output import print_document, say
-from trimtab.app.run_folders import CHECKPOINTS_FOLDER, find_run
+from trimtab.app.run_folders import (
+    CHECKPOINTS_FOLDER,
+    RESOLVED_FILE,
+    find_run,
+    working_folder,
+)
 from trimtab.ledger.manifests import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
@@ -15,7 +23,7 @@ from trimtab.runtime.checkpoint.store import (
     newest_complete,
     verify_checkpoint,
 )
-from trimtab.terms import ExitCode, InputError, format_bytes
+from trimtab.terms import ExitCode, InputError, WeightType, format_bytes
 
 
 def list_saved(text: str, *, is_json: bool) -> int:
@@ -52,29 +60,73 @@ def verify_saved(text: str, *, is_json: bool) -> int:
     return ExitCode.RUN_FAILED if any(problems.values()) else ExitCode.DONE
 
 
-def export_saved(text: str, target: Path | None, *, is_json: bool) -> int:
-    """Copy the weights of the newest whole checkpoint to a safetensors file; returns the exit code.
+def export_saved(
+    text: str, target: Path | None, form: ExportFormat, dtype: WeightType | None, *, is_json: bool
+) -> int:
+    """Give the weights of the newest whole checkpoint to others; returns the exit code.
 
-    Raises: RunStateError if there is no whole checkpoint; InputError if the file cannot be written.
+    Args:
+        text: The run that a user means.
+        target: What to write; None: named after the run, in the working folder.
+        form: One safetensors file of the logical tensors, as they are, or a Hugging Face folder.
+        dtype: Of the weights in such a folder; None: fp32.
+        is_json: Whether to print a document.
+
+    Raises: RunStateError if there is no whole checkpoint; InputError if the target cannot be written, or the network
+        is none that Hugging Face describes.
     """
-    folder = find_run(text)
-    newest = newest_complete(folder / CHECKPOINTS_FOLDER)
+    run, checkpoint = _newest(text)
+    if form is ExportFormat.HUGGINGFACE:
+        target = target or Path(f"{run.name}-{checkpoint.name}")
+        files = _write_hugging_face(run, checkpoint, target, dtype or WeightType.FP32)
+        said: dict[str, Any] = {"folder": str(target), "files": files}
+    else:
+        if dtype is not None:
+            raise InputError(
+                "--dtype is for --format huggingface; a safetensors file holds the weights as they are"
+            )
+        target = target or Path(f"{run.name}-{checkpoint.name}.safetensors")
+        with _writing(target):
+            export_model(checkpoint, target)
+        said = {"file": str(target)}
+    if is_json:
+        print_document({"run": run.name, "checkpoint": checkpoint.name, **said})
+    else:
+        print(f"{checkpoint.name} of {run.name} -> {target}")
+    return ExitCode.DONE
+
+
+def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: WeightType) -> list[str]:
+    """Write the folder; the names of the files in it."""
+    from trimtab.runtime.weights.exporting import (
+        export_folder,  # with torch, which the other verbs need not wait for
+    )
+
+    run, checkpoint, target = run.resolve(), checkpoint.resolve(), target.absolute()
+    job = read_job(str(run / RESOLVED_FILE)).job
+    with _writing(target), contextlib.chdir(working_folder(run)):
+        return [path.name for path in export_folder(checkpoint, job, target, run=run, dtype=dtype)]
+
+
+def _newest(text: str) -> tuple[Path, Path]:
+    """The run that a user means and its newest whole checkpoint."""
+    run = find_run(text)
+    newest = newest_complete(run / CHECKPOINTS_FOLDER)
     for warning in newest.warnings:
         say(f"warning: {warning}")
     if newest.folder is None:
-        raise RunStateError(f"{folder.name} has no whole checkpoint to export")
-    target = target or Path(f"{folder.name}-{newest.folder.name}.safetensors")
+        raise RunStateError(f"{run.name} has no whole checkpoint to export")
+    return run, newest.folder
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
     try:
-        export_model(newest.folder, target)
+        yield
     except OSError as error:
         raise InputError(
             f"cannot write {target}: {error.strerror}; choose another place with --to"
         ) from error
-    if is_json:
-        print_document({"run": folder.name, "checkpoint": newest.folder.name, "file": str(target)})
-    else:
-        print(f"{newest.folder.name} of {folder.name} -> {target}")
-    return ExitCode.DONE
 
 
 def _verified_document(run: str, problems: Mapping[str, Sequence[FileProblem]]) -> dict[str, Any]:

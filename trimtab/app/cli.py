@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from trimtab.app.answer_formats import AnswerFormat
-from trimtab.terms import ExitCode, TrimtabError
+from trimtab.app.export_formats import ExportFormat
+from trimtab.terms import ExitCode, TrimtabError, WeightType
 
 Overrides = Annotated[
     list[str] | None,
@@ -318,14 +319,24 @@ def export(
     name: RunName,
     target: Annotated[
         Path | None,
-        typer.Option("--to", metavar="PATH", help="The file to write; default: named after the run."),
+        typer.Option(
+            "--to", metavar="PATH", help="The file or folder to write; default: named after the run."
+        ),
+    ] = None,
+    form: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="One file of logical tensors, or a folder that transformers loads."),
+    ] = ExportFormat.SAFETENSORS,
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option("--dtype", help="Type of the weights in a Hugging Face folder; default: fp32."),
     ] = None,
     is_json: AsJson = False,
 ) -> int:
-    """Copy the newest weights to a safetensors file."""
+    """Give the newest weights to others: a safetensors file, or a Hugging Face folder."""
     from trimtab.app.checkpoint_verbs import export_saved
 
-    return export_saved(name, target, is_json=is_json)
+    return export_saved(name, target, form, dtype, is_json=is_json)
 
 
 @strategy.command("ls")

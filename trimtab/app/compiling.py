@@ -4,7 +4,7 @@ from trimtab.app.errors import JobReadError
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, UnknownNameError, cluster
-from trimtab.cost.replicated import num_states
+from trimtab.plan import training
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.layout import network_of
 from trimtab.plan.physical import Plan
@@ -45,19 +45,7 @@ def training_of(loaded: LoadedJob) -> Training:
         raise JobReadError(
             f"{origin}  the shapes of {job.model.module} are known to torch only: there is no plan"
         )
-    shares, microbatch = job.fault_tolerance.shares, job.train.microbatch
-    assert shares != "auto", "constants are resolved when the job file is read"
-    assert microbatch != "auto", "constants are resolved when the job file is read"
-    return Training(
-        network=network,
-        batch=job.train.batch,
-        microbatch=microbatch,
-        sequence=job.data.sequence,
-        shares=None if shares == "off" else shares,
-        compute=job.train.compute.value,
-        num_states=num_states(job.train.optimizer),
-        clips=job.train.clip != "off",
-    )
+    return training.training_of(job, network)
 
 
 def cluster_of(loaded: LoadedJob, machine: MachineFacts | None = None) -> Cluster:

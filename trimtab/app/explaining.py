@@ -21,7 +21,7 @@ from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
 from trimtab.plan.layout import network_of, plan_layout
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Program
-from trimtab.spec.language import unsupported_by_runtime
+from trimtab.spec.language import is_replicated
 from trimtab.terms import ExitCode, InputError, nearest_name
 
 
@@ -215,9 +215,9 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
         ),
         origins=origins,
     )
-    if plan is None or unsupported_by_runtime(loaded.program):
+    if plan is None or not is_replicated(loaded.program):
         return asked
-    # Only for what this release runs: who shares the work stands in another room.
+    # Only where ranks hold the same: who shares the work stands in another room.
     from trimtab.app.replicas import largest_memory, replicated_facts
 
     layout = plan_layout(job, plan.network)

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trimtab.app.machines import MachineFacts
 from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
 from trimtab.policy import Limits
-from trimtab.spec import Job
+from trimtab.spec import Job, parse_strategy
 from trimtab.spec.injections import Injection
+from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
-from trimtab.terms import Phase
+from trimtab.terms import OnLoss, Phase
 
 RANK_MODULE = "trimtab.runtime.worker"
 _BEATS_PER_LIMIT = 4
@@ -26,6 +28,7 @@ def build_launch(
     is_resumed: bool,
     inherited: Mapping[str, str],
     working_folder: Path,
+    machine: MachineFacts,
 ) -> Launch:
     """What an engine starts for one attempt of a run.
 
@@ -38,10 +41,12 @@ def build_launch(
         is_resumed: Whether to continue from the newest checkpoint.
         inherited: The environment of the caller, of which the ranks see an allow-list.
         working_folder: What relative paths in the job file are relative to.
+        machine: That the command runs on.
 
     Raises: UnknownNameError for a cluster that the catalog does not know.
     """
     card, tolerance = job.orchestration, job.fault_tolerance
+    is_whole = is_replicated(parse_strategy(job.parallelism.text, source="parallelism"))
     return Launch(
         run=folder.name,
         folder=folder.resolve(),
@@ -54,6 +59,7 @@ def build_launch(
             "beat_s": tolerance.detection.heartbeat / _BEATS_PER_LIMIT,
             "working_folder": str(working_folder),
             "resume": is_resumed,
+            "machine": {"cores": machine.cores, "memory_bytes": machine.memory_bytes},
         },
         environment=clean_environment(
             inherited,
@@ -64,8 +70,9 @@ def build_launch(
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=tolerance.on_loss,
-        is_replacing=tolerance.replace,
+        on_loss=tolerance.on_loss if is_whole else OnLoss.ROLLBACK,
+        is_replacing=tolerance.replace or not is_whole,
+        num_needed=1 if is_whole else card.devices,
         grace_s=card.grace,
         first_incarnation=first_incarnation,
         device_price_usd_per_hour=device_price(job),

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trimtab.cost.replicated import num_states
 from trimtab.plan.relations.tensors import LANGUAGE_COLUMNS
 from trimtab.plan.tables import Row, Table
+from trimtab.plan.training import num_states
 from trimtab.spec import LoadedJob
 from trimtab.terms import Column, ColumnType, Relation, Schema
 

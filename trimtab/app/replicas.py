@@ -13,13 +13,13 @@ from trimtab.cost.replicated import (
     REDUCE_FORMULA,
     RankMemory,
     RankTraffic,
-    num_states,
     rank_memory,
     rank_traffic,
 )
 from trimtab.plan.explanation import ranges
 from trimtab.plan.layout import ReplicatedLayout, network_of, plan_layout
 from trimtab.plan.shares import assign_shares, own_blocks
+from trimtab.plan.training import num_states
 from trimtab.spec import Job, LoadedJob
 from trimtab.terms import InfeasibleError, format_bytes
 

@@ -1,13 +1,12 @@
 """The verb ``resume``: go on with a run, in the same folder, with the constants that it began with."""
 
-import json
 import os
 from pathlib import Path
 
 from trimtab.app.attempts import Wishes, run_attempt
 from trimtab.app.errors import RunStateError
 from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
-from trimtab.app.run_folders import ABOUT_FILE, RESOLVED_FILE, find_run, is_alive, next_attempt
+from trimtab.app.run_folders import RESOLVED_FILE, find_run, is_alive, next_attempt, working_folder
 from trimtab.ledger import flat_settings
 from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import parse_injections
@@ -45,7 +44,7 @@ def resume_run(text: str, wishes: Wishes) -> int:
     if wishes.overrides:
         refuse_changed_constants(read_job(str(resolved)).job, loaded.job)
         _keep_resolved(resolved, loaded, number=next_attempt(folder) - 1)
-    os.chdir(_working_folder(folder))
+    os.chdir(working_folder(folder))
     return run_attempt(loaded, folder, injections, wishes)
 
 
@@ -74,18 +73,3 @@ def _keep_resolved(resolved: Path, loaded: LoadedJob, *, number: int) -> None:
     unfinished = resolved.with_name(f"{resolved.name}.tmp-{os.getpid()}")
     unfinished.write_text(loaded.resolved_yaml(), encoding="utf-8")
     unfinished.replace(resolved)
-
-
-def _working_folder(folder: Path) -> str:
-    """Where the run was started: what relative paths in its job are relative to.
-
-    Raises: InputError if the folder's record of it cannot be read.
-    """
-    path = folder / ABOUT_FILE
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        working_folder = str(about["working_folder"])
-        os.stat(working_folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} does not say where the run was started: {error}") from error
-    return working_folder

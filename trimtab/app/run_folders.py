@@ -6,6 +6,7 @@ alive exactly as long as the lock is held, and no two attempts can be at work at
 """
 
 import fcntl
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trimtab.app.errors import RunStateError, UnknownRunError
-from trimtab.terms import nearest_name
+from trimtab.terms import InputError, nearest_name
 
 DEFAULT_RUNS = Path("runs")
 """Where runs are looked for by name: what ``orchestration.runs`` is by default, under the working folder."""
@@ -134,6 +135,21 @@ def lock_owner(folder: Path) -> int | None:
     except FileNotFoundError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def working_folder(folder: Path) -> Path:
+    """Where the run was started: what relative paths in its job are relative to.
+
+    Raises: InputError if the folder's record of it cannot be read.
+    """
+    path = folder / ABOUT_FILE
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        found = Path(about["working_folder"])
+        found.stat()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} does not say where the run was started: {error}") from error
+    return found
 
 
 def _checked(folder: Path) -> Path:

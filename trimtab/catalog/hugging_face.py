@@ -21,9 +21,16 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadConfig:
-    """A network, and what its configuration says that is not part of it, each under its key."""
+    """A network, and what its configuration says that is not part of it, each under its key.
+
+    Args:
+        network: That it describes.
+        family: Its ``model_type``, stated or told by ``architectures``.
+        warnings: What it says that is not carried over.
+    """
 
     network: Network
+    family: str
     warnings: tuple[ConfigProblem, ...]
 
 
@@ -43,18 +50,25 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ReadConfig:
         what cannot be computed; NetworkError if the sizes do not fit together.
     """
     keys = _Keys(config)
-    family = _family(keys)
+    name_of_family = _family(keys)
+    family = _FAMILIES[name_of_family]
     fields = family.read(keys)
     _check_layer_types(keys, fields)
     keys.ignore(*_SAYS_NOTHING, *family.says_nothing)
     _warn_of_unknown_keys(keys)
     keys.raise_problems()
-    return ReadConfig(network=Network(name=name, **fields), warnings=tuple(keys.warnings))
+    described = Network(name=name, **fields)
+    return ReadConfig(network=described, family=name_of_family, warnings=tuple(keys.warnings))
 
 
 def family_names() -> tuple[str, ...]:
     """The families whose configurations are read, by their ``model_type``."""
     return tuple(_FAMILIES)
+
+
+def architecture_of(family: str) -> str:
+    """The class of a family that predicts the next token, as ``architectures`` names it."""
+    return _FAMILIES[family].architecture
 
 
 class _Keys:
@@ -178,8 +192,8 @@ class _Family:
     says_nothing: tuple[str, ...] = ()
 
 
-def _family(keys: _Keys) -> _Family:
-    """The family of a configuration.
+def _family(keys: _Keys) -> str:
+    """The family of a configuration, by its ``model_type``.
 
     Raises: ConfigError if it names none that we know, or two.
     """
@@ -188,7 +202,7 @@ def _family(keys: _Keys) -> _Family:
     if model_type is None:
         model_type = next((name for name, family in _FAMILIES.items() if family.architecture in named), None)
     family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
+    if family is None or not isinstance(model_type, str):
         problem = ConfigProblem(key="model_type", message=_unknown_family(model_type, architectures))
         raise ConfigError([problem])
     if named and family.architecture not in named:
@@ -197,7 +211,7 @@ def _family(keys: _Keys) -> _Family:
             f"architectures is {_shown(named)} and model_type is {_shown(model_type)}; the network of that "
             f"family that predicts the next token is {family.architecture}",
         )
-    return family
+    return model_type
 
 
 def _unknown_family(model_type: object, architectures: object) -> str:
@@ -295,9 +309,17 @@ def _qwen3_moe(keys: _Keys) -> Fields:
         keys.problem("norm_topk_prob", "norm_topk_prob is missing; it must be true")
     return {
         **_qwen3(keys, mlp="moe_intermediate_size"),
-        "experts": keys.whole("num_experts"),
+        "experts": keys.whole(_one_of(keys, "num_experts", "num_local_experts")),
         "top_k": keys.whole("num_experts_per_tok"),
     }
+
+
+def _one_of(keys: _Keys, older: str, newer: str) -> str:
+    """The one that is given of two names of a key, of which releases of the library write one or the other."""
+    old, new = keys.get(older), keys.get(newer)
+    if old is not None and new is not None and old != new:
+        keys.problem(newer, f"{older} is {_shown(old)} and {newer} is {_shown(new)}; keep one of the two")
+    return newer if old is None and new is not None else older
 
 
 def _common(keys: _Keys) -> Fields:

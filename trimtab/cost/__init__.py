@@ -6,7 +6,6 @@ from trimtab.cost.replicated import (
     REDUCE_FORMULA,
     RankMemory,
     RankTraffic,
-    num_states,
     rank_memory,
     rank_traffic,
 )
@@ -17,7 +16,6 @@ __all__ = [
     "REDUCE_FORMULA",
     "RankMemory",
     "RankTraffic",
-    "num_states",
     "rank_memory",
     "rank_traffic",
 ]

@@ -7,7 +7,6 @@ collectives that it calls. Activations are not in here: what a backward pass kee
 from dataclasses import dataclass
 
 from trimtab.plan.layout import BYTES_PER_ELEMENT, ReplicatedLayout
-from trimtab.spec import Optimizer
 
 REDUCE_FORMULA = (
     "out = b (n - 1) e 4: each of b own subtrees, to each of n - 1 peers, in pieces of e elements"
@@ -52,18 +51,6 @@ class RankTraffic:
     def total_bytes(self) -> int:
         """Both phases together."""
         return self.reduce_bytes + self.gather_bytes
-
-
-def num_states(optimizer: Optimizer) -> int:
-    """Vectors as long as the parameters that an optimizer keeps.
-
-    >>> from trimtab.spec import AdamW
-    >>> num_states(Optimizer(adamw=AdamW()))
-    2
-    """
-    if optimizer.adamw is not None:
-        return 2
-    return int(optimizer.sgd is not None and optimizer.sgd.momentum > 0)
 
 
 def rank_memory(

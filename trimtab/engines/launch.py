@@ -50,6 +50,7 @@ class Launch:
         rank_settings: What every rank is told, as JSON values.
         environment: Complete environment of every rank.
         device_price_usd_per_hour: Of one device; None when unknown.
+        num_needed: Ranks without which the run waits: all of them where each holds a piece.
         first_incarnation: Number of every rank's first process; above all that earlier attempts used.
         grace_s: From the wish to stop until what still runs is killed.
         agent_address: Where the agent listens; port 0 takes a free one.
@@ -67,6 +68,7 @@ class Launch:
     on_loss: OnLoss
     is_replacing: bool
     grace_s: float
+    num_needed: int = 1
     first_incarnation: int = 0
     device_price_usd_per_hour: float | None = None
     agent_address: tuple[str, int] = ("127.0.0.1", 0)

@@ -110,12 +110,16 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """Everything that a decision depends on."""
+    """Everything that a decision depends on.
+
+    ``num_needed``: ranks without which no epoch is formed; all of them where each holds a piece of the state.
+    """
 
     num_shares: int
     on_loss: OnLoss
     limits: Limits
     is_replacing: bool = False
+    num_needed: int = 1
     epoch: int = 0
     is_formed: bool = False
     fenced_at_s: float = 0.0
@@ -353,7 +357,7 @@ def _form_if_complete(decision: Decision) -> Decision:
     awaited = [m for m in state.members.values() if m.standing is not Standing.PARKED]
     if state.epoch > 0 and ready:
         awaited = [m for m in awaited if m.standing is not Standing.STARTING]
-    if awaited or not ready:
+    if awaited or len(ready) < state.num_needed:
         return decision
     form = _form(state, ready)
     members = {

@@ -2,31 +2,84 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.catalog import THIS_MACHINE, Machine, cluster
 from trimtab.plan import network_of
+from trimtab.plan.compiling import compile_program
+from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
+from trimtab.runtime.data.cache import TOKENS_FOLDER
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.keeping import Keeper, KeepingRules
+from trimtab.runtime.laid_out import LaidOutEvaluator, LaidOutRules, LaidOutRunner, LaidOutState, Timed
+from trimtab.runtime.lowering import Rank, Rules, Wires, own_columns
 from trimtab.runtime.lr_schedules import SCHEDULES, learning_rate
 from trimtab.runtime.models import Model, build_model
 from trimtab.runtime.optimizers import OPTIMIZERS, FlatOptimizer, build_optimizer
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.run_state import ReplicatedState, RunState
 from trimtab.runtime.step import Microbatch, StepRules, StepRunner
-from trimtab.runtime.trainer import Trainer, TrainerRules
+from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
-from trimtab.spec import Injection, Job
+from trimtab.runtime.weights.jobs import check_job_weights
+from trimtab.runtime.weights.reading import FolderWeights, Weights
+from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
+from trimtab.spec.language import is_replicated
 from trimtab.terms import InputError, OnLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """What both kinds of run stand on.
+
+    Args:
+        job: With every constant resolved.
+        ticket: Of the rank.
+        corpus: The job's.
+        device: Of the rank.
+    """
+
+    job: Job
+    ticket: Mapping[str, Any]
+    corpus: Corpus
+    device: torch.device
+    recorder: Recorder
+    link: Link
+    watch: LinkWatch
+    faults: Faults
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole run."""
+        return count_steps(self.job, self.corpus)
+
+    def weights(self) -> Weights | None:
+        """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
+        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
+        return None if is_begun else open_job_weights(self.job)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What a run trains, how it steps, and how it is scored."""
+
+    state: RunState
+    runner: Runner
+    evaluator: Scorer | None
+    flops_per_token: float
 
 
 def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Trainer:
@@ -37,42 +90,24 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     threads = job.orchestration.threads
     prepare(kind, threads)
     link.start(fingerprint(kind, threads))
-    folder = Path(ticket["folder"])
-    device = torch_device(kind, ticket["rank"])
-    watch = LinkWatch(link)
-    corpus = open_job_corpus(job, folder, watch)
-    keyed = KeyedRandom(device)
-    model = build_job_model(job, corpus, keyed)
-    model.module.to(device)
-    state = FlatState(model.logical_parameters())
-    optimizer = build_job_optimizer(job, state)
-    faults = Faults(
-        [Injection.from_json(values) for values in settings["injections"]],
-        rank=ticket["rank"],
-        folder=folder,
-        announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
-    )
-    num_shares = 0 if job.fault_tolerance.shares == "off" else int(job.fault_tolerance.shares)
-    num_steps = count_steps(job, corpus)
-    runner = StepRunner(
-        rules=StepRules(
-            num_shares=num_shares,
-            batch=job.train.batch,
-            seed=job.train.seed,
-            clip=None if job.train.clip == "off" else float(job.train.clip),
-            max_devices=job.orchestration.devices,
-            is_redone=job.fault_tolerance.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
-        ),
-        model=model,
-        state=state,
-        optimizer=optimizer,
-        keyed=keyed,
-        load=microbatch_loader(job, corpus, device),
-        learning_rate=rate_of(job, num_steps),
+    folder, watch = Path(ticket["folder"]), LinkWatch(link)
+    ground = Ground(
+        job=job,
+        ticket=ticket,
+        corpus=open_job_corpus(job, folder, watch),
+        device=torch_device(kind, ticket["rank"]),
         recorder=recorder,
-        faults=faults,
+        link=link,
         watch=watch,
+        faults=Faults(
+            [Injection.from_json(values) for values in settings["injections"]],
+            rank=ticket["rank"],
+            folder=folder,
+            announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
+        ),
     )
+    program = parse_strategy(job.parallelism.text, source="parallelism")
+    trained = replicated(ground) if is_replicated(program) else laid_out(ground, program)
     keeper = Keeper(
         folder / "checkpoints",
         rules=KeepingRules(
@@ -81,39 +116,137 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             keeps_best=job.fault_tolerance.checkpoint.keep_best,
             batch=job.train.batch,
             seed=job.train.seed,
-            identity={"data": corpus.digest},
+            identity={"data": ground.corpus.digest},
         ),
-        state=state,
-        optimizer=optimizer,
+        state=trained.state,
         recorder=recorder,
-        faults=faults,
+        faults=ground.faults,
         watch=watch,
         tell=teller(recorder, link),
     )
     recorder.event("peak", flops_per_s=peak_flops_per_s(kind, threads))
     return Trainer(
         rules=TrainerRules(
-            num_steps=num_steps,
+            num_steps=ground.num_steps,
             evaluate_every=job.train.evaluate.every,
             tokens_per_step=job.train.batch * job.data.sequence,
-            flops_per_token=flops_per_token(job, model),
+            flops_per_token=trained.flops_per_token,
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             rolls_back_on_loss=job.fault_tolerance.on_loss is OnLoss.ROLLBACK,
-            unigram_entropy=corpus.held_out_entropy(),
+            unigram_entropy=ground.corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],
-        committed=keeper.load_newest(),
+        committed=keeper.load(),
         link=link,
         watch=watch,
-        runner=runner,
-        evaluator=build_evaluator(job, corpus, model, link, watch, device),
-        state=state,
-        optimizer=optimizer,
+        runner=trained.runner,
+        evaluator=trained.evaluator,
+        state=trained.state,
         keeper=keeper,
         recorder=recorder,
-        faults=faults,
+        faults=ground.faults,
     )
+
+
+def replicated(ground: Ground) -> Trained:
+    """Ranks that hold the same tensors, and differ in their samples only."""
+    job, corpus = ground.job, ground.corpus
+    keyed = KeyedRandom(ground.device)
+    model = build_job_model(job, corpus, keyed, weights=ground.weights())
+    model.module.to(ground.device)
+    state = FlatState(model.logical_parameters())
+    optimizer = build_job_optimizer(job, state)
+    runner = StepRunner(
+        rules=StepRules(
+            num_shares=0 if job.fault_tolerance.shares == "off" else int(job.fault_tolerance.shares),
+            batch=job.train.batch,
+            seed=job.train.seed,
+            clip=clip_of(job),
+            max_devices=job.orchestration.devices,
+            is_redone=job.fault_tolerance.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
+        ),
+        model=model,
+        state=state,
+        optimizer=optimizer,
+        keyed=keyed,
+        load=microbatch_loader(job, corpus, ground.device, int(job.train.microbatch)),
+        learning_rate=rate_of(job, ground.num_steps),
+        recorder=ground.recorder,
+        faults=ground.faults,
+        watch=ground.watch,
+    )
+
+    def initial() -> Mapping[str, Tensor]:
+        again = build_job_model(job, corpus, KeyedRandom(ground.device), weights=ground.weights())
+        return dict(again.logical_parameters())
+
+    return Trained(
+        state=ReplicatedState(state, optimizer, initial),
+        runner=runner,
+        evaluator=build_evaluator(ground, model),
+        flops_per_token=flops_per_token(job, model),
+    )
+
+
+def laid_out(ground: Ground, program: Program) -> Trained:
+    """Ranks that hold pieces: of tensors, of layers, of samples; as the job's plan says.
+
+    Raises: InputError for a class of the user's own, whose shapes only torch can tell.
+    """
+    job, rank = ground.job, ground.ticket["rank"]
+    network = network_of(job)
+    if network is None:
+        raise InputError(
+            f"the shapes of {job.model.module} are known to torch only: its batch can be split, and nothing else"
+        )
+    machine = Machine(num_devices=job.orchestration.devices, **ground.ticket["settings"]["machine"])
+    plan = compile_program(
+        program,
+        replace(training_of(job, network), clips=True),  # Every step is guarded by its norm.
+        mesh=resolve_mesh(program, job.orchestration.devices),
+        cluster=cluster(job.orchestration.cluster or THIS_MACHINE, machine=machine),
+    )
+    chosen = job.train.optimizer
+    rate = rate_of(job, ground.num_steps)
+    one = Rank(
+        plan,
+        rank,
+        Wires(rank, plan.mesh.num_devices, is_connected=False),
+        Rules(
+            optimizer=OPTIMIZERS[chosen.name](**chosen.chosen.model_dump()),
+            learning_rate=rate,
+            clip=clip_of(job),
+        ),
+        seed=job.train.seed,
+        weights=ground.weights(),
+        adds_by_share=job.fault_tolerance.shares != "off",
+        feed=own_columns,
+    )
+    runner = LaidOutRunner(
+        rules=LaidOutRules(learning_rate=rate, ranks_per_replica=plan.mesh.num_devices // plan.work.replicas),
+        rank=one,
+        load=microbatch_loader(job, ground.corpus, ground.device, plan.work.microbatch),
+        timed=Timed(ground.recorder, ground.watch),
+        recorder=ground.recorder,
+        faults=ground.faults,
+        watch=ground.watch,
+    )
+    batches = held_out_batches(ground, plan.work.microbatch)
+    evaluator = LaidOutEvaluator(
+        rank=one, batches=batches, watch=ground.watch, is_cut_short=lambda: ground.link.is_stop_wanted
+    )
+    return Trained(
+        state=LaidOutState(one, runner.connect),
+        runner=runner,
+        evaluator=evaluator if batches else None,
+        flops_per_token=float(network.flops_per_token(job.data.sequence, causal=True)),
+    )
+
+
+def clip_of(job: Job) -> float | None:
+    """Largest gradient norm; None for no clipping."""
+    return None if job.train.clip == "off" else float(job.train.clip)
 
 
 def teller(recorder: Recorder, link: Link) -> Callable[[str, dict[str, Any]], None]:
@@ -137,14 +270,23 @@ def open_job_corpus(job: Job, folder: Path, watch: LinkWatch) -> Corpus:
         held_out=job.data.held_out,
         packing=job.data.packing.value,
         seed=job.train.seed,
-        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / ".tokens",
+        cache_folder=Path(job.data.cache) if job.data.cache else folder.parent / TOKENS_FOLDER,
         on_progress=lambda _: watch.move(),
         on_wait=lambda _: watch.move(),
     )
 
 
-def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
-    """The job's model with its initial values.
+def open_job_weights(job: Job) -> Weights | None:
+    """The weights that the job begins with; None for random ones.
+
+    Raises: WeightsError if the folder that it names does not hold them.
+    """
+    checked = check_job_weights(job)
+    return FolderWeights(checked) if checked is not None else None
+
+
+def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom, *, weights: Weights | None = None) -> Model:
+    """The job's model with its initial values, random ones unless weights are given.
 
     Raises: InputError if the text has more tokens than the network's vocabulary, or samples longer than its context.
     """
@@ -161,6 +303,7 @@ def build_job_model(job: Job, corpus: Corpus, keyed: KeyedRandom) -> Model:
         keyed=keyed,
         compute=job.train.compute,
         is_cut_into_shares=job.fault_tolerance.shares != "off",
+        weights=weights,
     )
 
 
@@ -190,10 +333,9 @@ def count_steps(job: Job, corpus: Corpus) -> int:
 
 
 def microbatch_loader(
-    job: Job, corpus: Corpus, device: torch.device
+    job: Job, corpus: Corpus, device: torch.device, size: int
 ) -> Callable[[int, int, int], list[Microbatch]]:
     """Microbatches of a part of a step, from the part's first sample inside the batch and its number of samples."""
-    size = int(job.train.microbatch)
     limit = corpus.index.num_positions(job.train.epochs) if job.train.epochs is not None else None
 
     def load(step: int, first: int, count: int) -> list[Microbatch]:
@@ -216,16 +358,25 @@ def flops_per_token(job: Job, model: Model) -> float:
     return 6.0 * sum(parameter.numel() for _, parameter in model.logical_parameters())
 
 
-def build_evaluator(
-    job: Job, corpus: Corpus, model: Model, link: Link, watch: LinkWatch, device: torch.device
-) -> Evaluator | None:
+def build_evaluator(ground: Ground, model: Model) -> Evaluator | None:
     """The scorer of the first held-out batches; None if nothing is held out."""
-    if not corpus.num_held_out:
+    batches = held_out_batches(ground, min(int(ground.job.train.microbatch), ground.job.train.batch))
+    if not batches:
         return None
-    size = min(int(job.train.microbatch), job.train.batch)
+    link = ground.link
+    return Evaluator(
+        model=model, batches=batches, watch=ground.watch, is_cut_short=lambda: link.is_stop_wanted
+    )
+
+
+def held_out_batches(ground: Ground, size: int) -> list[Microbatch]:
+    """The first held-out samples, as many together as a microbatch has."""
+    job, corpus = ground.job, ground.corpus
     num_samples = min(corpus.num_held_out, job.train.evaluate.batches * job.train.batch)
-    batches: list[tuple[Tensor, Tensor]] = []
+    batches: list[Microbatch] = []
     for start in range(0, num_samples, size):
         tokens, targets = corpus.held_out_batch(start, min(size, num_samples - start))
-        batches.append((torch.from_numpy(tokens).to(device), torch.from_numpy(targets).to(device)))
-    return Evaluator(model=model, batches=batches, watch=watch, is_cut_short=lambda: link.is_stop_wanted)
+        batches.append(
+            (torch.from_numpy(tokens).to(ground.device), torch.from_numpy(targets).to(ground.device))
+        )
+    return batches

@@ -9,6 +9,7 @@ on what attention and MLP add to the residual stream.
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -87,7 +88,7 @@ def refuse_unbuildable(network: Network) -> None:
 class Decoder(nn.Module):
     """A network of the catalog; the names and shapes of its parameters are ``network.tensors()``.
 
-    Parameters hold no values until ``initialize`` or until they are loaded, so it may be built on ``meta``.
+    Parameters hold no values until ``initialize`` or ``fill``, so it may be built on ``meta``.
     A tied head is the embedding's own parameter; a backward pass adds both of its contributions first and
     then adds their sum to ``grad``.
 
@@ -114,9 +115,14 @@ class Decoder(nn.Module):
 
     def initialize(self, seed: int) -> None:
         """Fill every parameter with ``initial_tensor``."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
+        self.fill(lambda name: initial_tensor(self.network, name, shapes[name], seed=seed))
+
+    def fill(self, value_of: Callable[[str], Tensor]) -> None:
+        """Fill every parameter with a value of its name; one value exists at a time."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                parameter.copy_(initial_tensor(self.network, name, tuple(parameter.shape), seed=seed))
+                parameter.copy_(value_of(name))
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the next token at each position; T is at most ``network.context``."""

@@ -5,9 +5,11 @@ messages from rank to rank, reduce-scatter), so a thread waits for it; of an epo
 their ends.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,29 +18,35 @@ from torch import Tensor
 from trimtab.runtime.lowering import Members
 from trimtab.runtime.process_groups import Group, Interrupt
 
+Waiting = Callable[[str, Members], AbstractContextManager[None]]
+"""A block in which a rank waits for others."""
+
 
 class EpochTransport:
     """Carries tensors between the ranks of one epoch; see ``lowering.Transport``.
 
     Args:
         group: All ranks of the epoch, numbered from 0 as they stand in it.
-        split: Makes the group of some of them.
-        interrupt: Wakes the main thread, and raises when the epoch is over.
+        waiting: A block in which this rank waits: for a kind of collective, of a group.
     """
 
-    def __init__(self, group: Group, split: Callable[[Members], Group], interrupt: Interrupt) -> None:
-        self._all, self._split = group, split
+    def __init__(
+        self, group: Group, waiting: Waiting = lambda kind, members: contextlib.nullcontext()
+    ) -> None:
+        self._all, self._waiting = group, waiting
         self._groups: dict[Members, Group] = {group.members: group}
-        self._waiter = _Waiter(interrupt)
+        self._waiter = _Waiter(group.interrupt)
 
     def open_groups(self, wanted: Sequence[Members]) -> None:
         """See Transport; only members of a group make it."""
         for members in wanted:
             if members not in self._groups and self._all.rank in members:
-                self._groups[members] = self._split(members)
+                with self._waiting("connect", members):
+                    self._groups[members] = self._all.split(members)
 
     def drop(self) -> None:
         """Let go of everything in the background."""
+        self._all.drop()
         for group in self._groups.values():
             group.drop()
         self._groups.clear()
@@ -46,32 +54,38 @@ class EpochTransport:
 
     def all_reduce(self, members: Members, tensor: Tensor, operation: str) -> None:
         """See Transport."""
-        self._groups[members].all_reduce(tensor, operation=operation)
+        with self._waiting("all_reduce", members):
+            self._groups[members].all_reduce(tensor, operation=operation)
 
     def reduce_scatter(self, members: Members, piece: Tensor, flat: Tensor, operation: str) -> None:
         """See Transport."""
-        work = self._groups[members].reduce_scatter(piece, flat, operation=operation)
-        self._waiter.wait_for(work.wait)
+        with self._waiting("reduce_scatter", members):
+            work = self._groups[members].reduce_scatter(piece, flat, operation=operation)
+            self._waiter.wait_for(work.wait)
 
     def all_gather(self, members: Members, found: Tensor, piece: Tensor) -> None:
         """See Transport."""
-        self._groups[members].all_gather(found, piece)
+        with self._waiting("all_gather", members):
+            self._groups[members].all_gather(found, piece)
 
     def all_to_all(
         self, members: Members, found: Tensor, flat: Tensor, splits: Sequence[Sequence[int]]
     ) -> None:
         """See Transport."""
         received, sent = (list(each) for each in splits)
-        self._groups[members].all_to_all(found, flat, output_splits=received, input_splits=sent)
+        with self._waiting("all_to_all", members):
+            self._groups[members].all_to_all(found, flat, output_splits=received, input_splits=sent)
 
     def send(self, target: int, tensor: Tensor, tag: int) -> "Sending":
         """See Transport."""
-        return Sending(self._all.send(tensor, target, tag), self._waiter)
+        waiting = self._waiting("send", (self._all.rank, target))
+        return Sending(self._all.send(tensor, target, tag), self._waiter, waiting)
 
     def receive(self, source: int, found: Tensor, tag: int) -> None:
         """See Transport."""
-        work = self._all.receive(found, source, tag)
-        self._waiter.wait_for(work.wait)
+        with self._waiting("receive", (source, self._all.rank)):
+            work = self._all.receive(found, source, tag)
+            self._waiter.wait_for(work.wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +94,12 @@ class Sending:
 
     work: Any
     waiter: "_Waiter"
+    waiting: AbstractContextManager[None]
 
     def wait(self) -> None:
         """Until it has left."""
-        self.waiter.wait_for(self.work.wait)
+        with self.waiting:
+            self.waiter.wait_for(self.work.wait)
 
 
 class _Waiter:

@@ -1,7 +1,7 @@
 """Keeps a run's state: decides at every step border whether to save, stages, and says what became of it.
 
-Only the lead rank of an epoch saves, for the state is replicated. Whoever becomes lead after a loss starts a saver of
-its own and goes on from what is on disk.
+Only the lead rank of an epoch saves; of a state in pieces it gets them all. Whoever becomes lead after a loss starts a
+saver of its own and goes on from what is on disk.
 """
 
 import time
@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
+from trimtab.ledger.manifests import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, load
@@ -19,9 +18,9 @@ from trimtab.runtime.checkpoint.saver import Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
-from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.run_state import RunState
 from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
@@ -49,7 +48,7 @@ class KeepingRules:
 
 
 class Keeper:
-    """Saves and loads the replicated state of one rank.
+    """Saves and loads a run's state, on one rank.
 
     Args:
         tell: Told of every event, with its kind and fields.
@@ -60,17 +59,16 @@ class Keeper:
         folder: Path,
         *,
         rules: KeepingRules,
-        state: FlatState,
-        optimizer: FlatOptimizer,
+        state: RunState,
         recorder: Recorder,
         faults: Faults,
         watch: Watch,
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self._folder, self._rules, self._state, self._optimizer = folder, rules, state, optimizer
+        self._folder, self._rules, self._state = folder, rules, state
         self._recorder, self._faults, self._watch, self._tell = recorder, faults, watch, tell
         self._saver: Saver | None = None
-        self._is_lead = False
+        self._group: Group | None = None
         self._last_saved = 0
         self._step_s = 0.0
         self._stall_s = self._drain_s = 0.0
@@ -78,29 +76,31 @@ class Keeper:
         self._losses_s: list[float] = []
         self._scores: dict[int, float] = {}
 
-    def load_newest(self) -> int:
-        """Take over the newest complete checkpoint; returns its step, 0 if there is none.
+    def load(self, step: int | None = None) -> int:
+        """Take over the checkpoint of a step, or the newest complete one; returns its step, 0 if there is none.
 
-        Raises: RankError if it belongs to other data or another model, naming what differs.
+        Raises: RankError if it belongs to other data or another model, naming what differs; CheckpointError if the one
+            of that step is not there, or not whole.
         """
-        newest = newest_complete(self._folder)
-        for warning in newest.warnings:
-            self._tell("warning", {"text": warning})
-        if newest.folder is None:
+        folder: Path | None = None if step is None else self._folder / folder_name(step)
+        if step is None:
+            newest = newest_complete(self._folder)
+            folder = newest.folder
+            for warning in newest.warnings:
+                self._tell("warning", {"text": warning})
+        if folder is None:
             return 0
-        loaded = load(newest.folder, expected=self._tensors())
-        self._check_identity(loaded, newest.folder.name)
-        for part, tensors in loaded.state.items():
-            for name, target in self._tensors()[part].items():
-                target.copy_(tensors[name])
-        self._optimizer.num_steps = int(loaded.extra["optimizer_steps"])
+        loaded = load(folder, expected=self._state.shapes())
+        self._check_identity(loaded, folder.name)
+        self._state.load(loaded.state)
+        self._state.num_updates = int(loaded.extra["optimizer_steps"])
         self._scores = {int(step): loss for step, loss in loaded.extra.get("scores", {}).items()}
         self._last_saved = loaded.step
         return loaded.step
 
-    def enter(self, *, is_lead: bool, num_losses: int) -> None:
+    def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; ``num_losses`` ranks were lost since the one before."""
-        self._is_lead = is_lead
+        self._group = group
         self._losses_s += [time.monotonic()] * num_losses
         self._bordered_s = time.monotonic()
 
@@ -120,10 +120,9 @@ class Keeper:
         took_s, self._bordered_s = now_s - self._bordered_s, now_s
         self._step_s = took_s if not self._step_s else self._step_s + _SPEED_WEIGHT * (took_s - self._step_s)
         self._hear()
-        if self._rules.every == "off" or not (is_urgent or self._is_due(finished)):
+        if self._rules.every == "off" or not self._agree(is_urgent or self._is_due(finished)):
             return
-        if self._is_lead:
-            self._save(finished)
+        self._save(finished)
         self._last_saved = finished
         self._watch.enter(Phase.CHECKPOINT, finished)
         self._faults.at_phase(Phase.CHECKPOINT, finished)
@@ -136,11 +135,11 @@ class Keeper:
 
     def save_and_wait(self, finished: int) -> None:
         """The last save of an attempt: it is durable, or known to have failed, when this returns."""
-        if self._rules.every == "off" or not self._is_lead:
+        if self._rules.every == "off":
             return
         with self._recorder.within(Clock.CHECKPOINT_STALL):
             self._drain()
-            if finished not in self._lead_saver().complete:
+            if self._agree(self._is_lead and finished not in self._lead_saver().complete):
                 self._save(finished)
                 self._drain()
 
@@ -160,18 +159,31 @@ class Keeper:
             self._recorder.event("save_due", step=finished, reason=due.reason)
         return is_due
 
+    @property
+    def _is_lead(self) -> bool:
+        assert self._group is not None, "saves happen inside an epoch"
+        return self._group.members[0] == self._group.rank
+
+    def _agree(self, lead_says: bool) -> bool:
+        assert self._group is not None, "saves happen inside an epoch"
+        return self._state.agree(self._group, lead_says)
+
     def _save(self, finished: int) -> None:
+        assert self._group is not None, "saves happen inside an epoch"
         started_s = time.monotonic()
         with self._recorder.within(Clock.CHECKPOINT_STALL):
+            whole = self._state.whole(self._group)
+            is_finite = self._state.is_finite()
+            if not self._is_lead:
+                return
             saver = self._lead_saver()
-            is_finite = bool(torch.isfinite(self._state.parameters.sum()))
             retention = Retention(
                 newest=self._rules.keep,
                 best=best_step(self._scores_on_disk(saver, finished)) if self._rules.keeps_best else None,
             )
             saver.stage(
                 finished,
-                self._tensors(),
+                whole,
                 self._extra(finished),
                 retention=retention,
                 finite=is_finite,
@@ -196,7 +208,7 @@ class Keeper:
 
     def _lead_saver(self) -> Saver:
         if self._saver is None:
-            self._saver = Saver(self._folder, self._tensors())
+            self._saver = Saver(self._folder, self._state.shapes())
             self._last_saved = max((*self._saver.complete, self._last_saved))
         return self._saver
 
@@ -206,8 +218,9 @@ class Keeper:
                 self._say(event)
 
     def _drain(self) -> None:
-        for event in self._lead_saver().drain():
-            self._say(event)
+        if self._saver is not None:
+            for event in self._saver.drain():
+                self._say(event)
 
     def _say(self, event: object) -> None:
         match event:
@@ -243,7 +256,7 @@ class Keeper:
 
     def _extra(self, finished: int) -> dict[str, Any]:
         return {
-            "optimizer_steps": self._optimizer.num_steps,
+            "optimizer_steps": self._state.num_updates,
             "seed": self._rules.seed,
             "next_sample": finished * self._rules.batch,
             "identity": self._rules.identity,
@@ -251,12 +264,7 @@ class Keeper:
             "saved_ns": time.monotonic_ns(),
         }
 
-    def _tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        state = self._state
-        parts = {"parameters": state.named_views(state.parameters)}
-        for name, (decayed, others) in self._optimizer.state_tensors().items():
-            parts[name] = state.named_group_views(decayed, others)
-        return parts
-
     def _state_bytes(self) -> int:
-        return 4 * self._state.num_elements * (1 + len(self._optimizer.state_tensors()))
+        return sum(
+            4 * tensor.numel() for tensors in self._state.shapes().values() for tensor in tensors.values()
+        )

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from trimtab.catalog import Network
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.random_keys import KeyedRandom
+from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import ComputeType, InputError
 
 
@@ -52,6 +53,7 @@ def build_model(
     keyed: KeyedRandom,
     compute: ComputeType,
     is_cut_into_shares: bool,
+    weights: Weights | None = None,
 ) -> Model:
     """A model with its initial values, on the CPU, in training mode.
 
@@ -62,12 +64,16 @@ def build_model(
         keyed: Where a network's dropout masks come from.
         compute: The type that matrix products run in.
         is_cut_into_shares: False if the job says ``shares: off``.
+        weights: Initial values of a network in place of random ones.
 
     Raises: InputError if a user's class cannot be found, built, or cut into shares.
     """
     if isinstance(source, Network):
         decoder = Decoder(source, keyed)
-        decoder.initialize(seed)
+        if weights is None:
+            decoder.initialize(seed)
+        else:
+            decoder.fill(weights.read)
         return PresetModel(decoder, compute)
     module = build_class(source, arguments=arguments, seed=seed)
     if is_cut_into_shares:

@@ -90,12 +90,27 @@ class Group:
     ) -> None:
         self.members = tuple(members)
         self.rank = rank
-        self._interrupt = interrupt
+        self.interrupt = interrupt
+        self._origin = (epoch, store, kind)
         self._pending: Any = None
         self._group: Any = None
         if self.size > 1:
             name = f"epoch-{epoch}/{label}"
             self._group = _connect(self.members.index(rank), self.size, name, store, kind, interrupt)
+
+    def split(self, members: Sequence[int]) -> "Group":
+        """A group of some of the ranks, this one among them, in the same epoch."""
+        epoch, store, kind = self._origin
+        label = "-".join(map(str, members))
+        return Group(
+            members=members,
+            rank=self.rank,
+            epoch=epoch,
+            store=store,
+            kind=kind,
+            interrupt=self.interrupt,
+            label=label,
+        )
 
     @property
     def size(self) -> int:
@@ -191,10 +206,10 @@ class Group:
         future = work.get_future()
         # Not a closure over self: released by a thread of the group, it would make that thread destroy the group,
         # which joins its threads, and so end the process (torch 2.13).
-        notify = self._interrupt.notify
+        notify = self.interrupt.notify
         future.add_done_callback(lambda _: notify())
         launched()
-        self._interrupt.wait_for(future.done)
+        self.interrupt.wait_for(future.done)
         try:
             future.wait()
         except RuntimeError as error:

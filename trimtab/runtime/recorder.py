@@ -39,7 +39,7 @@ class Recorder:
 
     def split_wait(self, clock: Clock, *, at_ns: int) -> None:
         """If this rank is waiting for peers: the part of the wait after ``at_ns`` belongs to ``clock``."""
-        if self._current is Clock.COMM:
+        if self._current in (Clock.COMM, Clock.BUBBLE):
             self.switch(clock, at_ns=min(max(at_ns, self._since_ns), time.monotonic_ns()))
 
     def lap(self) -> dict[str, int]:

@@ -2,23 +2,19 @@
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-
-from trimtab.ledger import weights_digest
 from trimtab.policy.wire import Committed, Finished, Form, Note, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Fenced, Link
 from trimtab.runtime.errors import CollectiveError, RankError
-from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
-from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.keeping import Keeper
-from trimtab.runtime.optimizers import FlatOptimizer
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.step import Requests, StepResult, StepRunner, Work
+from trimtab.runtime.run_state import RunState
+from trimtab.runtime.step import Requests, StepResult, Work
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
 from trimtab.terms import Clock, Phase
@@ -49,6 +45,35 @@ class TrainerRules:
     unigram_entropy: float | None = None
 
 
+class Runner(Protocol):
+    """Runs steps on one rank, inside an epoch."""
+
+    work: Work
+    """Done in the present step."""
+
+    def held(self, step: int) -> tuple[int, ...]:
+        """The shares of a step whose gradients this rank keeps."""
+
+    def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
+        """Take part in an epoch that begins with a step, in which these own its shares."""
+
+    def leave(self) -> None:
+        """Let go of the epoch."""
+
+    def run(self, step: int, requests: Requests) -> StepResult:
+        """Compute, reduce, guard and commit one step.
+
+        Raises: Fenced, CollectiveError (nothing is committed), or what the user's model raises.
+        """
+
+
+class Scorer(Protocol):
+    """Scores the held-out split."""
+
+    def score(self, group: Group, step: int) -> tuple[float | None, int]:
+        """Mean loss per target in nats, and the number of targets; None if there are none, or it was given up."""
+
+
 class Trainer:
     """Trains on one rank under an agent. Call ``run`` once."""
 
@@ -60,17 +85,16 @@ class Trainer:
         committed: int,
         link: Link,
         watch: Watch,
-        runner: StepRunner,
-        evaluator: Evaluator | None,
-        state: FlatState,
-        optimizer: FlatOptimizer,
+        runner: Runner,
+        evaluator: Scorer | None,
+        state: RunState,
         keeper: Keeper,
         recorder: Recorder,
         faults: Faults,
     ) -> None:
         self._rules, self._rank, self._link, self._watch = rules, rank, link, watch
         self._runner, self._evaluator = runner, evaluator
-        self._state, self._optimizer = state, optimizer
+        self._state = state
         self._keeper, self._recorder, self._faults = keeper, recorder, faults
         self._committed = committed
         self._evaluated_at = -1
@@ -130,7 +154,7 @@ class Trainer:
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
         num_losses = self._count_losses(group)
-        self._keeper.enter(is_lead=group.members[0] == self._rank, num_losses=num_losses)
+        self._keeper.enter(group, num_losses=num_losses)
         if num_losses and self._rules.rolls_back_on_loss:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         while self._committed < self._rules.num_steps and not self._stop_agreed:
@@ -169,14 +193,10 @@ class Trainer:
             self._go_back(group, f"step {step} was not finite")
 
     def _go_back(self, group: Group, reason: str) -> None:
-        """Everybody takes the lead's newest checkpoint."""
-        lead = group.members[0]
+        """Everybody takes the newest checkpoint."""
         self._keeper.wait()
-        to_step = torch.tensor([self._keeper.load_newest() if self._rank == lead else 0])
-        group.broadcast(to_step, source=lead)
-        self._share_state(group, source=lead)
-        self._committed = int(to_step.item())
-        if self._rank == lead:
+        self._committed = self._state.take_back(group, self._keeper.load)
+        if self._rank == group.members[0]:
             fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
             self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
 
@@ -193,24 +213,15 @@ class Trainer:
                 kind=self._rules.device_kind,
                 interrupt=self._link.interrupt,
             )
-            if form.is_healing:
-                self._heal(group, form)
-        self._recorder.event("entered", epoch=form.epoch, members=form.members, step=form.step)
+            self._state.enter(group)
+            step = self._state.catch_up(group, form, self._committed)
+            if step is None:
+                self._go_back(group, f"epoch {form.epoch} begins, and what ranks hold does not fit together")
+            elif self._committed != step:
+                self._recorder.event("healed", step=step, source=form.source, behind=self._committed)
+                self._committed = step
+        self._recorder.event("entered", epoch=form.epoch, members=form.members, step=self._committed)
         return group
-
-    def _heal(self, group: Group, form: Form) -> None:
-        """Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
-        self._share_state(group, source=form.source)
-        if self._committed != form.step:
-            self._recorder.event("healed", step=form.step, source=form.source, behind=self._committed)
-        self._committed = form.step
-
-    def _share_state(self, group: Group, *, source: int) -> None:
-        states = [part for parts in self._optimizer.state_tensors().values() for part in parts]
-        num_updates = torch.tensor([self._optimizer.num_steps])
-        for tensor in (num_updates, self._state.parameters, *states):
-            group.broadcast(tensor, source=source)
-        self._optimizer.num_steps = int(num_updates.item())
 
     def _step(self, group: Group, form: Form) -> StepResult:
         started_ns = self._step_started_ns = time.monotonic_ns()
@@ -288,7 +299,7 @@ class Trainer:
         if not self._stop_agreed:
             self._evaluate(group)
         self._keeper.save_and_wait(self._committed)
-        digest = self.weights_sha256()
+        digest = self._state.digest(group)
         self._recorder.switch(Clock.RESTART)
         self._watch.enter(Phase.DONE, self._committed)
         results: dict[str, float | int | str | None] = {
@@ -301,11 +312,3 @@ class Trainer:
         self._link.send(Finished(step=self._committed, is_stopped=self._stop_agreed, results=results))
         with self._watch.waiting():
             self._link.wait_for_end()
-
-    def weights_sha256(self) -> str:
-        """The digest of the master weights, over logical tensors in order of name."""
-        items = []
-        for name, tensor in self._state.named_views(self._state.parameters).items():
-            elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-            items.append((name, tuple(tensor.shape), memoryview(elements).cast("B")))
-        return weights_digest(items)

@@ -37,7 +37,7 @@ class Model(Card):
     """Name of a network of the catalog, such as gpt-3m. Default: none."""
     folder: Word | None = None
     """Folder of a Hugging Face model, whose config.json describes the network, relative to the file that
-    names it. Default: none."""
+    names it; in the resolved job file, to where the run was started. Default: none."""
     module: (
         Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), Takes("text such as package.module:Class")] | None
     ) = None
@@ -46,6 +46,9 @@ class Model(Card):
     """Keyword arguments for the class named by `module`. Default: none."""
     configuration: dict[str, Any] = Field(default_factory=dict)
     """What config.json of `folder` says; read once and kept with the run. Default: none."""
+    weights: Literal["folder", "random"] | None = None
+    """What training begins with: folder, the weights that stand in `folder`, or random ones. Default: folder
+    where `folder` names one, else random."""
     layers: PositiveInt | None = None
     """Number of transformer layers. Default: the preset's."""
     embed: PositiveInt | None = None
@@ -93,9 +96,14 @@ class Model(Card):
         return self.model_dump(include={"preset", "folder", "module"}, exclude_none=True)
 
     @property
+    def begins_with_folder(self) -> bool:
+        """Whether training begins with the weights that stand in `folder`."""
+        return self.folder is not None and self.weights != "random"
+
+    @property
     def changes(self) -> dict[str, Any]:
         """What is changed in the network that `preset` or `folder` names, by key."""
-        others = {"preset", "folder", "configuration", "module", "args"}
+        others = {"preset", "folder", "weights", "configuration", "module", "args"}
         return self.model_dump(exclude=others, exclude_none=True)
 
 

@@ -78,6 +78,11 @@ def _network(job: Job) -> Iterator[Contradiction]:
         listed = " and ".join(f"model.{key} is {value}" for key, value in given.items())
         hint = f"Keep one of the {'two' if len(given) == 2 else 'three'}."
         yield Contradiction(message=f"{listed}; only one can be trained", paths=paths[::-1], hint=hint)
+    if job.model.weights == "folder" and job.model.folder is None:
+        message = "model.weights is folder, and model.folder names none"
+        yield Contradiction(
+            message=message, paths=(("model", "weights"),), hint="Take it out, or name the folder."
+        )
     if job.model.configuration and job.model.folder is None:
         message = "model.configuration is what config.json of model.folder says, and there is no folder"
         yield Contradiction(

@@ -97,6 +97,9 @@ class SourceReader:
     def read_configuration(self, tree: MappingValue) -> MappingValue:
         """The tree with what ``config.json`` in ``model.folder`` says under ``model.configuration``.
 
+        The folder is named anew, from where the job file is read: its weights are looked for later, by others who do
+        not know which file named it.
+
         A configuration that stands there already is kept: a run that is resumed trains the network that it
         began with, whatever has become of the folder.
 
@@ -108,7 +111,8 @@ class SourceReader:
         model, folder = entry.value, entry.value.entries.get(FOLDER)
         if CONFIGURATION in model.entries or folder is None or not isinstance(folder.value, ScalarValue):
             return tree
-        path = posixpath.join(self._beside(folder.value), CONFIG_FILE)
+        beside = self._beside(folder.value)
+        path = posixpath.join(beside, CONFIG_FILE)
         text = self._text_of(path, folder.value.span)
         try:
             # JSON is YAML 1.2 but for the tabs that may stand between its parts, and nowhere else.
@@ -118,7 +122,8 @@ class SourceReader:
         if not isinstance(value, MappingValue):
             problem = Problem(span=value.span, message=f"{CONFIG_FILE} holds no mapping of keys")
             raise JobFileError([problem], self.documents)
-        described = model.with_entry(CONFIGURATION, replace(folder, value=value))
+        named = replace(folder, value=replace(folder.value, value=beside, text=beside))
+        described = model.with_entry(FOLDER, named).with_entry(CONFIGURATION, replace(folder, value=value))
         return tree.with_entry("model", replace(entry, value=described))
 
     def _read_with_bases(self, text: str, source: str, readers: tuple[str, ...]) -> MappingValue:

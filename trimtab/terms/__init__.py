@@ -1,6 +1,6 @@
 """What do the words mean?"""
 
-from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState
+from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState, WeightType
 from trimtab.terms.errors import ExitCode, InfeasibleError, InputError, RunError, TrimtabError
 from trimtab.terms.ledger_classes import Clock, Layer, LedgerClass
 from trimtab.terms.names import nearest_name
@@ -27,6 +27,7 @@ __all__ = [
     "Schema",
     "Span",
     "TrimtabError",
+    "WeightType",
     "caret_under",
     "format_bytes",
     "format_seconds",

@@ -42,3 +42,10 @@ class RunState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+class WeightType(StrEnum):
+    """Types that weights are given to others in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"

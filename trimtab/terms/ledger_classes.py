@@ -57,6 +57,7 @@ class Clock(StrEnum):
     DETECT = "detect"
     RESTART = "restart"
     DEGRADED = "degraded"
+    BUBBLE = "bubble"
 
 
 _LAYERS = {

@@ -262,6 +262,14 @@ def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]]
         raise CheckpointError(f"{source}/{file}: part {part!r} is not in the manifest")
 
 
+def check_file(opened: OpenCheckpoint, name: str) -> tuple[TensorEntry, ...]:
+    """Read every byte of one file of a checkpoint; returns the tensors in it.
+
+    Raises: CheckpointError if it is not whole, naming it.
+    """
+    return _read_tensors(opened, opened.entry(name))
+
+
 def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     problems = []
     tensors = {}

@@ -7,6 +7,7 @@ knowledge of tensors; reading it here lets a file be checked without torch.
 Source: https://github.com/huggingface/safetensors#format
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
@@ -57,24 +58,33 @@ def split_name(file: str, stored: str) -> tuple[str, str]:
 
 def header_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
     """The header of a file of fp32 tensors in the given order, and where each tensor comes to stand."""
+    placed = [(name, shape, FLOAT_BYTES * math.prod(shape)) for name, shape in shapes]
+    header = header_bytes((name, "F32", shape, size_bytes) for name, shape, size_bytes in placed)
+    starts = itertools.accumulate((size_bytes for *_, size_bytes in placed), initial=len(header))
+    entries = (
+        TensorEntry(name=name, shape=shape, offset_bytes=start)
+        for (name, shape, _), start in zip(placed, starts, strict=False)
+    )
+    return header, tuple(entries)
+
+
+def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
+    """The header of a file of tensors that stand in it in the given order, without gaps.
+
+    Args:
+        tensors: Name, type as the format calls it, shape and bytes of each.
+    """
     # transformers opens only files that say "pt"
     document: dict[str, object] = {"__metadata__": {"format": "pt"}}
     position = 0
-    placed = []
-    for name, shape in shapes:
-        size_bytes = FLOAT_BYTES * math.prod(shape)
-        document[name] = {"dtype": "F32", "shape": shape, "data_offsets": (position, position + size_bytes)}
-        placed.append((name, shape, position))
-        position += size_bytes
+    for name, dtype, shape, size_bytes in tensors:
+        last = position + size_bytes
+        document[name] = {"dtype": dtype, "shape": shape, "data_offsets": (position, last)}
+        position = last
     text = json.dumps(document, separators=(",", ":")).encode()
     # spaces after the object are part of the format
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    header = len(text).to_bytes(_LENGTH_BYTES, "little") + text
-    entries = (
-        TensorEntry(name=name, shape=shape, offset_bytes=len(header) + offset)
-        for name, shape, offset in placed
-    )
-    return header, tuple(entries)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
 def parse_header(contents: memoryview, source: str) -> tuple[TensorEntry, ...]:

@@ -35,6 +35,10 @@ from trimtab.runtime.data.packing import Stream
 from trimtab.runtime.data.split import split_documents
 from trimtab.runtime.data.tokenizers import Tokenizer, TokenizerChoice, token_type
 
+TOKENIZER_FILE = "tokenizer.json"
+TOKENS_FOLDER = ".tokens"
+"""Holds the caches of runs whose jobs name no folder for them, beside those runs."""
+
 # Part of the key: change it with anything that decides what a cache holds.
 _FORMAT = 1
 _POLL_S = 0.05
@@ -247,7 +251,7 @@ def _write(folder: Path, recipe: Recipe, report: "_Reporter") -> None:
         num_documents={side: len(writer.ends) for side, writer in sides.items()},
     )
     if (description := tokenizer.to_json()) is not None:
-        _write_text(folder / "tokenizer.json", description)
+        _write_text(folder / TOKENIZER_FILE, description)
     _write_text(folder / "meta.json", json.dumps(asdict(meta), indent=1))
     _sync(folder)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.runtime.data.cache import OnProgress, OnWait, Recipe, open_cache
+from trimtab.runtime.data.cache import TOKENIZER_FILE, OnProgress, OnWait, Recipe, open_cache
 from trimtab.runtime.data.documents import find_documents
 from trimtab.runtime.data.errors import DataError
 from trimtab.runtime.data.packing import EMPTY, IGNORED, Samples, cut
@@ -126,12 +126,7 @@ def open_corpus(
         raise DataError(f"data.sequence: a sample holds at least 1 token, not {sequence}")
     if packing not in list(Packing):
         raise DataError(f"data.packing: {packing!r} is not one of {', '.join(Packing)}")
-    recipe = Recipe(
-        documents=find_documents(text, field=field, leave_out=Path(cache_folder)),
-        tokenizer=choose_tokenizer(tokenizer),
-        held_out=held_out,
-        seed=seed,
-    )
+    recipe = _recipe(text, field, tokenizer, held_out, seed, Path(cache_folder))
     cached = open_cache(Path(cache_folder), recipe, on_progress=on_progress, on_wait=on_wait)
     train = cut(cached.train, sequence=sequence, packing=Packing(packing))
     held = cut(cached.held_out, sequence=sequence, packing=Packing(packing))
@@ -141,6 +136,42 @@ def open_corpus(
     values = json.dumps([cached.digest, sequence, packing, seed])
     digest = hashlib.sha256(values.encode()).hexdigest()
     return Corpus(train=train, held_out=held, vocab_size=cached.vocab_size, seed=seed, digest=digest)
+
+
+def cached_tokenizer(
+    *,
+    text: str | Sequence[str],
+    field: str,
+    tokenizer: str | Mapping[str, Any],
+    held_out: float,
+    seed: int,
+    cache_folder: str | Path,
+) -> Path | None:
+    """The ``tokenizer.json`` that stands beside the tokens of a corpus; None where there is none, or no cache of it.
+
+    Arguments are those of ``open_corpus``; nothing is built.
+
+    Raises: DataError if the text or the tokenizer cannot be used.
+    """
+    recipe = _recipe(text, field, tokenizer, held_out, seed, Path(cache_folder))
+    path = Path(cache_folder) / recipe.key() / TOKENIZER_FILE
+    return path if path.is_file() else None
+
+
+def _recipe(
+    text: str | Sequence[str],
+    field: str,
+    tokenizer: str | Mapping[str, Any],
+    held_out: float,
+    seed: int,
+    cache_folder: Path,
+) -> Recipe:
+    return Recipe(
+        documents=find_documents(text, field=field, leave_out=cache_folder),
+        tokenizer=choose_tokenizer(tokenizer),
+        held_out=held_out,
+        seed=seed,
+    )
 
 
 def unigram_entropy(targets: NDArray[np.int64]) -> float:

@@ -1,26 +1,37 @@
 """How is a plan carried out on torch, operator by operator, and is it what one device computes?"""
 
+from trimtab.runtime.decoder import IGNORED_TARGET
+from trimtab.runtime.lowering.batches import Microbatch, own_columns
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
 from trimtab.runtime.lowering.crew import Crew, CrewError
+from trimtab.runtime.lowering.extents import Extent, assemble, take
 from trimtab.runtime.lowering.rank import Rank
+from trimtab.runtime.lowering.sites import Stages
 from trimtab.runtime.lowering.transport import Members, Transport
 from trimtab.runtime.lowering.updating import Outcome, Rules
 from trimtab.runtime.lowering.verification import Question, Verdict, question_of, verify
 from trimtab.runtime.lowering.wires import Wires
 
 __all__ = [
+    "IGNORED_TARGET",
     "TOLERANCE",
     "Crew",
     "CrewError",
     "Divergence",
+    "Extent",
     "Members",
+    "Microbatch",
     "Outcome",
     "Question",
     "Rank",
     "Rules",
+    "Stages",
     "Transport",
     "Verdict",
     "Wires",
+    "assemble",
+    "own_columns",
     "question_of",
+    "take",
     "verify",
 ]

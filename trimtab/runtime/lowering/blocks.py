@@ -19,10 +19,11 @@ from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.lowering.homes import Homes
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
+from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.wires import Sent
+from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
 _FORWARD_OF = {
@@ -65,6 +66,8 @@ class Scope:
         parameters: As operators take them, by name in the block.
         tapes: What forward operators have left.
         added_up: Gradients that earlier microbatches have left.
+        leaves: The same by share, where shares are added in a fixed tree.
+        scattered: Own pieces of gradients by share, which the ranks of a group have given each other.
     """
 
     site: Site | None
@@ -75,6 +78,8 @@ class Scope:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     tapes: dict[TapeKey, Tape | ClosedTape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
+    leaves: dict[str, Leaves] = field(default_factory=dict)
+    scattered: dict[str, dict[int, Tensor]] = field(default_factory=dict)
 
     @property
     def block(self) -> str:
@@ -95,6 +100,7 @@ class OperatorRunner:
     Args:
         plan: Whose they are.
         collectives: Of the rank.
+        sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
     """
@@ -104,10 +110,12 @@ class OperatorRunner:
         plan: Plan,
         collectives: Collectives,
         *,
+        sums: ShareSums | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._plan = plan
+        self._sums = sums
         self._collectives = collectives
         self._attention = Attention(plan.network)
         self._regions = regions or {}
@@ -141,6 +149,8 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
+        if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
+            return
         key = id(operator), scope.site.index if scope.site else -1
         bound = self._bound.get(key)
         if bound is None:
@@ -163,11 +173,11 @@ class OperatorRunner:
         if kind is OperatorKind.SLICE:
             return lambda scope, tensors, _: self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            home = self._homes.of(operator.outputs[0]) if scope.site is None else None
+            home = self._home(operator.outputs[0]) if scope.site is None else None
             return lambda _, tensors, __: [added(tensors, home)]
         if kind is OperatorKind.ACCUMULATE:
             assert scope.site is not None, "microbatches are of blocks"
-            home = self._homes.of(scope.site.added_up(operator.outputs[0], self._plan.update.values))
+            home = self._home(scope.site.added_up(operator.outputs[0], self._plan.update.values))
             return partial(_accumulated, operator.outputs[0], home)
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
@@ -175,6 +185,31 @@ class OperatorRunner:
         if kind in _FORWARD_OF:
             return self._gradient(operator, scope)
         return self._forward(operator, scope)
+
+    def _by_share(self, operator: Operator, scope: Scope, sums: ShareSums) -> bool:
+        """Where shares stay apart: gradients that ranks give each other, and what microbatches leave."""
+        if sums.adds(operator):
+            tensors = [scope.tensors[name] for name in operator.inputs]
+            given = sums.scatter(self.gathering(operator, scope, None), tensors, scope.microbatch)
+            for index, name in enumerate(operator.outputs):
+                scope.scattered[name] = {share: pieces[index] for share, pieces in given.items()}
+            return True
+        if operator.kind is not OperatorKind.ACCUMULATE:
+            return False
+        (source,), (target,) = operator.inputs, operator.outputs
+        found = scope.scattered.get(source)
+        if found is None:
+            share = sums.ownership.at(self._collectives.rank, scope.microbatch)
+            found = {} if share is None else {share: scope.tensors[source]}
+        leaves = scope.leaves.setdefault(target, {})
+        for share, gradient in found.items():
+            before = leaves.get((share, 1))
+            leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
+        return True
+
+    def _home(self, name: str) -> Tensor | None:
+        """Where a gradient is added up; shares that stay apart have no common place."""
+        return self._homes.of(name) if self._sums is None else None
 
     def _forward(self, operator: Operator, scope: Scope) -> "_Apply":
         applied = Applied(operator, self._pieces(operator, scope), stays=_staying(scope))
@@ -235,12 +270,13 @@ class OperatorRunner:
         ) -> Sequence[Tensor]:
             key = scope.phase, taking_part
             if key not in known:
-                known[key] = self._collectives.bind(self._gathering(operator, scope, taking_part))
+                known[key] = self._collectives.bind(self.gathering(operator, scope, taking_part))
             return known[key](tensors)
 
         return apply
 
-    def _gathering(self, operator: Operator, scope: Scope, taking_part: frozenset[int] | None) -> Gathering:
+    def gathering(self, operator: Operator, scope: Scope, taking_part: frozenset[int] | None) -> Gathering:
+        """A collective with who takes part in it, as ``run_one``."""
         transfer, members = self._group(operator, taking_part)
         what = Sent(
             scope.block,
@@ -273,6 +309,10 @@ class OperatorRunner:
         others = {name for found in users if found != operator for name in found.inputs}
         return is_own and others.isdisjoint(operator.inputs)
 
+    def line(self, gathering: Gathering) -> Line:
+        """The wires between the members of a collective."""
+        return self._collectives.wires.line(gathering.what, gathering.members)
+
     def _group(self, operator: Operator, taking_part: frozenset[int] | None) -> tuple[Transfer, Members]:
         """How this rank's group does a collective, and who is in it."""
         assert operator.transfer is not None, "collectives are sent"
@@ -291,7 +331,7 @@ class OperatorRunner:
         self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
     ) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""
-        gathering = self._gathering(operator, scope, None)
+        gathering = self.gathering(operator, scope, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
         ring = Ring(

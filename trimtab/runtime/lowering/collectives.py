@@ -102,7 +102,7 @@ class Collectives:
         if not gathering.is_last_use and flat.data_ptr() == tensors[0].data_ptr():
             flat = flat.clone()
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
-        return _unpacked(total, [tensor.shape for tensor in tensors])
+        return unpack(total, [tensor.shape for tensor in tensors])
 
     def _average(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering, tensors)]
@@ -131,19 +131,19 @@ class Collectives:
         operator, transfer = gathering.operator, gathering.transfer
         own = [self.extent(gathering.values[name]).shape for name in operator.outputs]
         if len(chunks) == 1:
-            return _unpacked(chunks[0], own)
+            return unpack(chunks[0], own)
         line = self.wires.line(gathering.what, gathering.members)
         route = self._route(gathering)
         if self.compressor.takes(transfer):
             total = self.compressor.reduce_scatter(line, route, transfer, operator.inputs, chunks)
         else:
             total = route.reduce_scatter(line, chunks, transfer.operation)
-        return _unpacked(total, own)
+        return unpack(total, own)
 
     def _all_gather(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
         shapes = [tensor.shape for tensor in tensors]
-        by_member = [_unpacked(row, shapes) for row in self._gathered(gathering, tensors)]
+        by_member = [unpack(row, shapes) for row in self._gathered(gathering, tensors)]
         found = []
         for index, (source, target) in enumerate(zip(operator.inputs, operator.outputs, strict=True)):
             pieces = [
@@ -241,6 +241,13 @@ def _wire(transfer: Transfer) -> torch.dtype:
     return DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
 
 
-def _unpacked(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+def pack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Several tensors as one vector."""
+    flat = [tensor.reshape(-1).to(dtype) for tensor in tensors]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def unpack(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors of these shapes that a vector packs, as views."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return [piece.view(tuple(shape)) for piece, shape in zip(torch.split(flat, sizes), shapes, strict=True)]

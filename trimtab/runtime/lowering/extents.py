@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from trimtab.plan.meshes import coordinates
 from trimtab.plan.placements import PlacementKind, Placements, stored_elements
+from trimtab.plan.program import Value
 from trimtab.spec import Mesh
 
 
@@ -63,6 +64,11 @@ class Extent:
     dims: tuple[Run, ...]
     stored: Run | None = None
 
+    @classmethod
+    def of(cls, shape: Sequence[int]) -> "Extent":
+        """All of a tensor."""
+        return cls(tuple(Run(0, length, length) for length in shape))
+
     @property
     def cut_shape(self) -> tuple[int, ...]:
         """Of the tensor, before storage cuts it."""
@@ -96,6 +102,10 @@ class Layouts:
         self.sizes: Mapping[str, int] = dict(mesh.axes)
         self.places = tuple(coordinates(mesh, rank) for rank in range(mesh.num_devices))
         self.extent = functools.lru_cache(maxsize=None)(self._extent)
+
+    def numel(self, value: Value, rank: int) -> int:
+        """Elements that a rank has of a value, padding included."""
+        return self.extent(value.dims, value.shape, value.placements, rank).flat.length
 
     def _extent(
         self, dims: tuple[str, ...], shape: tuple[int, ...], placements: Placements, rank: int

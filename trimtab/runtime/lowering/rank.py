@@ -1,7 +1,9 @@
 """One rank of a plan: its pieces of the parameters, its microbatches, its place in the pipeline."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,18 +15,22 @@ from trimtab.plan.pipelines import Action, ActionKind, actions_of
 from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
-from trimtab.runtime.lowering.batches import Microbatch
+from trimtab.runtime.lowering.batches import Feed, Microbatch
 from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
 from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.ring_attention import RingTape
+from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
 from trimtab.runtime.lowering.tape import Tape
+from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.updating import Outcome, Rules, Updater
+from trimtab.runtime.lowering.updating import Outcome, PieceOptimizer, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import InputError
 
 
@@ -54,7 +60,7 @@ class _Kept:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Flow:
+class Flow:
     """What is under way in a step.
 
     Args:
@@ -62,14 +68,29 @@ class _Flow:
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
         loss: Sum of the token losses so far.
+        losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
+        gradients: By the name of the gradient in the update, once all microbatches have run.
+        leaves: The same by share.
     """
 
     microbatches: Sequence[Microbatch]
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
+    losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    leaves: dict[str, Leaves] = field(default_factory=dict)
+
+    def poison(self) -> None:
+        """Make a gradient nan, as a broken device may."""
+        leaves = [leaf for by_key in self.leaves.values() for leaf in by_key.values()]
+        for gradient in (*self.gradients.values(), *leaves)[:1]:
+            gradient.view(-1)[:1].fill_(math.nan)
+
+
+_Left = TypeVar("_Left")
 
 
 class Rank:
@@ -84,6 +105,10 @@ class Rank:
         wires: Connections to the others.
         rules: Of the run.
         seed: Of initial weights.
+        adds_by_share: Whether shares are added in their fixed tree, so that the bits are those of any number of
+            replicas, any way of storing and any number of stages; else in the order of the backend.
+        feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
+        weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
 
@@ -98,22 +123,57 @@ class Rank:
         rules: Rules,
         *,
         seed: int,
+        adds_by_share: bool = False,
+        feed: Feed = take,
+        weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
+        self._seed, self._weights = seed, weights
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
-        self._runner = OperatorRunner(plan, collectives, regions=regions, observe=observe)
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner)
         self._sites = sites_of(plan)
+        self._feed_piece = feed
+        self.ownership = Ownership(plan, self._replicas())
+        self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
+        self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         self._added_up: list[dict[str, Tensor]] = []
-        self.stored = self._initial(seed)
+        self._leaves: list[dict[str, Leaves]] = []
+        self.is_torn = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Take the initial weights, and forget all steps."""
+        self.stored = self._initial(self._seed, self._weights)
         self._updater.begin(self.stored)
+        self.is_torn = False
+
+    def connect(self, transport: Transport) -> None:
+        """Go on with other connections; what was under way on the old ones is forgotten."""
+        self.wires.posted.pending.clear()
+        self.wires.transport = transport
+        self.wires.open_groups(process_groups(self.plan))
+
+    @property
+    def optimizer(self) -> PieceOptimizer:
+        """Of the pieces that this rank updates."""
+        return self._updater.optimizer
+
+    @property
+    def replica(self) -> int:
+        """Which of the parts of a microbatch this rank computes."""
+        return self._replicas()[self.rank]
+
+    @property
+    def says_loss(self) -> bool:
+        """Whether this rank is the first of those that know the loss of a step."""
+        return self.rank == min(self._updater.holders["loss"])
 
     def extent(self, value: Value) -> Extent:
         """What the rank has of a value."""
@@ -126,51 +186,130 @@ class Rank:
             microbatches: Of all replicas; the rank takes its own rows and columns.
             number: Of the step, from 0.
         """
-        flow = _Flow(microbatches=microbatches)
-        self._added_up = [{} for _ in self._sites]
-        targets = self._sites[-1].block.values["targets"]
-        for _, whole in microbatches:
-            flow.num_tokens += int((take(whole, self.extent(targets)) != IGNORED_TARGET).sum())
-        for action in self._order:
-            self._act(action, flow)
+        return self.update(self.compute(microbatches), number)
+
+    def compute(
+        self, microbatches: Sequence[Microbatch], *, between: Callable[[], None] = lambda: None
+    ) -> Flow:
+        """Gradients of all microbatches; weights stay as they are.
+
+        Args:
+            microbatches: As ``step`` takes them.
+            between: Called before each action of the stages.
+        """
+        flow = self._flow(microbatches)
+        for actions in self._order:
+            for action in actions:
+                between()
+                self._act(action, flow)
+            self._fold(flow)
         self.wires.posted.wait()
-        return self._updater.run(
+        flow.gradients = self._gradients(self._added_up)
+        flow.leaves = self._gradients(self._leaves) | ({"loss": flow.losses} if flow.losses else {})
+        return flow
+
+    def update(self, flow: Flow, number: int) -> Outcome:
+        """Apply a step that has been computed; if it is interrupted, ``is_torn`` stays true."""
+        self.is_torn = True
+        outcome = self._updater.run(
             self.stored,
-            self._gradients(),
+            flow.gradients,
             loss=flow.loss,
             num_tokens=flow.num_tokens,
             step=number,
+            leaves=flow.leaves,
         )
+        self.is_torn = False
+        return outcome
 
-    def _initial(self, seed: int) -> dict[str, Tensor]:
-        """Pieces of the initial weights; one whole tensor exists at a time."""
+    def score(self, batch: Microbatch) -> float | None:
+        """The sum of the token losses of one microbatch, forwards only; None on ranks that others speak for.
+
+        Ranks that split the sequence each have a part of it, and each gives its part.
+        """
+        flow = self._flow([batch])
+        for stage in self._stages.of(self.rank):
+            self._forward(stage, 0, flow)
+        self.wires.posted.wait()
+        parts = {axis for axes in self._axes_of_loss() for axis in axes}
+        places = self.layouts.places[self.rank]
+        speaks = all(
+            place == 0
+            for axis, place in places.items()
+            if axis not in parts and axis != self.plan.pipeline.axis
+        )
+        is_last = self._stages.holds(self.rank, [self._stages.num_stages - 1])
+        return float(flow.loss) if speaks and is_last else None
+
+    def _axes_of_loss(self) -> list[tuple[str, ...]]:
+        """Over which the loss of a step is summed."""
+        return [
+            operator.transfer.axes
+            for operator in self.plan.update.operators
+            if operator.transfer is not None and operator.inputs[0].startswith("loss")
+        ]
+
+    def _flow(self, microbatches: Sequence[Microbatch]) -> Flow:
+        """Nothing computed yet."""
+        flow = Flow(microbatches=microbatches)
+        self._added_up = [{} for _ in self._sites]
+        self._leaves = [{} for _ in self._sites]
+        targets = self._sites[-1].block.values["targets"]
+        for _, whole in microbatches:
+            flow.num_tokens += int((self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET).sum())
+        return flow
+
+    def _replicas(self) -> list[int]:
+        """By rank, which of the parts of a microbatch it computes."""
+        targets = self._sites[-1].block.values["targets"]
+        rows = [
+            self.layouts.extent(targets.dims, targets.shape, targets.placements, rank).dims[0]
+            for rank in range(self.plan.mesh.num_devices)
+        ]
+        return [run.start // run.length for run in rows]
+
+    def _fold(self, flow: Flow) -> None:
+        """Every rank has run a share: add what is complete of the tree."""
+        if self.sums is None:
+            return
+        self.sums.tree.fold(flow.losses)
+        for name, leaves in self._gradients(self._leaves).items():
+            if name not in self._updater.parts_of_tied:
+                self.sums.tree.fold(leaves)
+
+    def _initial(self, seed: int, weights: Weights | None) -> dict[str, Tensor]:
+        """Pieces of the initial weights; of random ones, one whole tensor exists at a time."""
         found = {}
         for name, parameter in self.plan.parameters.items():
             if not self._stages.holds(self.rank, parameter.stages):
                 continue
-            whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
             placements = parameter.stored[Table.PARAMS.value]
             extent = self.layouts.extent(parameter.dims, parameter.shape, placements, self.rank)
-            found[name] = take(whole, extent).to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
+            if weights is None:
+                whole = initial_tensor(self.plan.network, name, parameter.shape, seed=seed)
+                piece = take(whole, extent)
+            else:
+                piece = read_piece(weights, name, extent)
+            found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
-    def _gradients(self) -> dict[str, Tensor]:
+    def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
         """What microbatches have left, by its name in the update."""
         values, found = self.plan.update.values, {}
-        for site, added_up in zip(self._sites, self._added_up, strict=True):
-            for name, tensor in added_up.items():
-                found[site.added_up(name, values)] = tensor
+        for site, left in zip(self._sites, by_site, strict=True):
+            for name, gradient in left.items():
+                found[site.added_up(name, values)] = gradient
         return found
 
     # A pipeline's actions.
 
-    def _act(self, action: Action, flow: _Flow) -> None:
+    def _act(self, action: Action, flow: Flow) -> None:
         if action.kind is ActionKind.FORWARD:
             self._forward(action.stage, action.microbatch, flow)
         elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
             self._backward(action.stage, action.microbatch, flow)
 
-    def _forward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _forward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         stream = self._taken(Phase.FORWARD, stage - 1, stage, microbatch, flow) if stage else None
         for site in sites:
@@ -185,12 +324,19 @@ class Rank:
             if site.block.result:
                 stream = scope.tensors[site.block.result]
             else:
-                flow.loss = flow.loss + scope.tensors["loss"]
+                self._add_loss(scope.tensors["loss"], microbatch, flow)
         if stage < self._stages.num_stages - 1:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
 
-    def _backward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _add_loss(self, loss: Tensor, microbatch: int, flow: Flow) -> None:
+        flow.loss = flow.loss + loss
+        share = None if self.sums is None else self.sums.ownership.at(self.rank, microbatch)
+        if share is not None:
+            before = flow.losses.get((share, 1))
+            flow.losses[share, 1] = loss.clone() if before is None else before.add_(loss)
+
+    def _backward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         gradient = None
         if stage < self._stages.num_stages - 1:
@@ -229,6 +375,7 @@ class Rank:
             tensors=stored,
             parameters={name: self.stored[site.full_name(name)] for name in used},
             added_up=self._added_up[site.index],
+            leaves=self._leaves[site.index],
         )
 
     def _gather(self, site: Site, scope: Scope) -> None:
@@ -238,11 +385,11 @@ class Rank:
             for name in operator.outputs:
                 scope.parameters[name.removeprefix(_STORED).partition("@")[0]] = scope.tensors[name]
 
-    def _feed(self, scope: Scope, stream: Tensor | None, flow: _Flow) -> None:
+    def _feed(self, scope: Scope, stream: Tensor | None, flow: Flow) -> None:
         tokens, targets = flow.microbatches[scope.microbatch]
         for name, whole in (("tokens", tokens), ("targets", targets)):
             if name in scope.values:
-                scope.tensors[name] = take(whole, self.extent(scope.values[name]))
+                scope.tensors[name] = self._feed_piece(whole, self.extent(scope.values[name]))
         if stream is not None:
             # Blocks may compute in other types than those before them.
             scope.tensors["in"] = stream.to(DTYPES[scope.values["in"].dtype])
@@ -250,7 +397,7 @@ class Rank:
     # Between stages.
 
     def _hand(
-        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: _Flow
+        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: Flow
     ) -> None:
         peer = self._peer(target)
         if peer == self.rank:
@@ -258,7 +405,7 @@ class Rank:
             return
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
-    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: _Flow) -> Tensor:
+    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
         peer = self._peer(source)
         if peer == self.rank:
             return flow.streams.pop((phase, source, microbatch))
@@ -296,26 +443,28 @@ class Rank:
 _STORED = "stored:"
 
 
-def _order(plan: Plan, place: int) -> tuple[Action, ...]:
+def _order(plan: Plan, place: int) -> tuple[tuple[Action, ...], ...]:
     """What a rank does with all its microbatches, share by share."""
     pipeline, work = plan.pipeline, plan.work
-    if pipeline.axis is None:
-        return tuple(
-            Action(kind=kind, stage=0, microbatch=number)
-            for number in range(work.microbatches)
-            for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
-        )
     by_part = work.microbatches_per_part
-    actions = actions_of(
-        pipeline.schedule,
-        ranks=plan.mesh.size(pipeline.axis),
-        stages_per_rank=pipeline.stages_per_rank,
-        microbatches=by_part,
-    )[place]
+    actions: Sequence[Action] = [
+        Action(kind=kind, stage=0, microbatch=number)
+        for number in range(by_part)
+        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+    ]
+    if pipeline.axis is not None:
+        actions = actions_of(
+            pipeline.schedule,
+            ranks=plan.mesh.size(pipeline.axis),
+            stages_per_rank=pipeline.stages_per_rank,
+            microbatches=by_part,
+        )[place]
     return tuple(
-        Action(kind=action.kind, stage=action.stage, microbatch=part * by_part + action.microbatch)
+        tuple(
+            Action(kind=action.kind, stage=action.stage, microbatch=part * by_part + action.microbatch)
+            for action in actions
+        )
         for part in range(work.parts_per_replica)
-        for action in actions
     )
 
 

@@ -16,7 +16,7 @@ from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.observing import Recorder
 from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.replicas import Replica, averaged_axes
-from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, Piece, PieceOptimizer, Rules
+from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules
 from trimtab.runtime.lowering.wires import Wires
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.spec import Mesh, parse_strategy
@@ -68,8 +68,14 @@ class DecoderDevice:
     def __init__(self, network: Network, replica: Replica, rules: Rules, seed: int, plan: Plan) -> None:
         self._decoder = Decoder(network, KeyedRandom())
         self._decoder.initialize(seed)
-        self._rules, self._plan = rules, plan
-        self._optimizer = PieceOptimizer(rules.optimizer)
+        self._rules = rules
+        self._optimizer = PieceOptimizer(
+            rules.optimizer,
+            {
+                name: (plan.parameters[name], parameter.numel())
+                for name, parameter in self._decoder.named_parameters()
+            },
+        )
         self._rows = torch.tensor(replica.rows)
         self.outcomes: list[Outcome] = []
         self.gradients: list[dict[str, Tensor]] = []
@@ -102,18 +108,8 @@ class DecoderDevice:
         norm = math.sqrt(square) / num_tokens
         clip = self._rules.clip
         scale = 1.0 / num_tokens if clip is None or norm <= clip else clip / norm / num_tokens
-        named = dict(self._decoder.named_parameters())
-        pieces = [
-            Piece(
-                parameter=self._plan.parameters[name],
-                weights=parameter.data,
-                gradient=gradients[name] * scale,
-            )
-            for name, parameter in named.items()
-        ]
-        updated = self._optimizer.step(pieces, self._rules.learning_rate(number))
-        for parameter, weights in zip(named.values(), updated, strict=True):
-            parameter.data = weights
+        rate = self._rules.learning_rate(number)
+        self.load(self._optimizer.step(self.weights, gradients, scale=scale, lr=rate))
         self.gradients.append(gradients)
         self.outcomes.append(Outcome(num_tokens=num_tokens, loss=total / num_tokens, norm=norm))
 

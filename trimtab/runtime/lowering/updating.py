@@ -1,22 +1,25 @@
 """What happens once a step on one rank: sums over ranks, the norm, the optimizer on the stored pieces, averages."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trimtab.plan.bound import Averaging
+from trimtab.plan.layout import ALIGNMENT
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
 from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
-from trimtab.runtime.lowering.sites import Stages, update_holders
+from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
+from trimtab.runtime.lowering.sites import Stages, sites_of, update_holders
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.optimizers import OptimizerSettings, is_decayed
+from trimtab.runtime.norms import BinnedSum, binned_sum_of_squares
+from trimtab.runtime.optimizers import AdamW, OptimizerSettings, is_decayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,71 +52,139 @@ class Outcome:
     norm: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-    """What a rank updates of one parameter.
+class PieceOptimizer:
+    """The optimizer of one rank, on the pieces that it updates: flat fp32 vectors, all in one step.
+
+    Vectors have a multiple of 16 elements, the last ones unused: fused CPU kernels treat what is left after their last
+    vector register apart, and so would tell where a tensor has been cut.
 
     Args:
-        parameter: Whose it is.
-        weights: As they are stored.
-        gradient: Of the clipped mean loss, of as many elements.
+        settings: Which optimizer.
+        updated: The parameters of the rank with the elements of their pieces.
+
+    Attributes:
+        masters: fp32 copies of parameters that are kept in a narrower type.
+        is_new: Whether masters are to be taken from the pieces of the first step.
     """
 
-    parameter: Parameter
-    weights: Tensor
-    gradient: Tensor
-
-
-class PieceOptimizer:
-    """The optimizer of one rank, on the pieces that it updates: flat fp32 vectors, one for each parameter."""
-
-    def __init__(self, settings: OptimizerSettings) -> None:
+    def __init__(self, settings: OptimizerSettings, updated: Mapping[str, tuple[Parameter, int]]) -> None:
         self._settings = settings
-        self._optimizers: dict[tuple[str, ...], torch.optim.Optimizer] = {}
-        self._vectors: dict[str, torch.nn.Parameter] = {}
-        self._masters: dict[str, Tensor] = {}
+        self.is_new = True
+        self._numels = {name: numel for name, (_, numel) in updated.items()}
+        self._vectors = {
+            name: torch.nn.Parameter(torch.zeros(_padded(numel))) for name, numel in self._numels.items()
+        }
+        self.masters = {
+            name: self._vectors[name].data for name, (parameter, _) in updated.items() if parameter.has_master
+        }
+        decays = {name: is_decayed(parameter.shape) for name, (parameter, _) in updated.items()}
+        self._optimizer = settings.build(
+            [
+                {
+                    "params": [vector for name, vector in self._vectors.items() if decays[name] is is_on],
+                    "weight_decay": settings.weight_decay if is_on else 0.0,
+                }
+                for is_on in (True, False)
+            ],
+            fused=True,
+        )
+        for vector in self._vectors.values():
+            state = {name: torch.zeros_like(vector.data) for name in settings.states}
+            if isinstance(settings, AdamW):
+                state["step"] = torch.zeros((), dtype=torch.float32)
+            self._optimizer.state[vector].update(state)
 
-    def step(self, pieces: Sequence[Piece], lr: float) -> list[Tensor]:
-        """The updated weights; those in fp32 are updated in place.
+    def step(
+        self,
+        pieces: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        *,
+        scale: float,
+        lr: float,
+        overwrites: bool = False,
+    ) -> dict[str, Tensor]:
+        """The updated pieces; a piece in fp32 may be updated in place.
 
         Args:
-            pieces: The same ones together in every step.
-            lr: Of this step.
+            pieces: By parameter.
+            gradients: Sums, of the same shapes.
+            scale: Turns a sum into the clipped mean.
+            lr: Rate of this step.
+            overwrites: Whether gradients may be scaled in place.
         """
-        for piece in pieces:
-            self._load(piece)
-        names = tuple(piece.parameter.name for piece in pieces)
-        if names not in self._optimizers:
-            self._optimizers[names] = self._built(pieces)
-        optimizer = self._optimizers[names]
-        for group in optimizer.param_groups:
+        for name, piece in pieces.items():
+            vector = self._vectors[name]
+            if name not in self.masters:
+                vector.data = _padded_vector(piece)
+            elif self.is_new:
+                self.masters[name][: piece.numel()].copy_(piece.reshape(-1))
+            gradient = _padded_vector(gradients[name])
+            # A second vector of all gradients would be as large again.
+            vector.grad = gradient.mul_(scale) if overwrites else gradient * scale
+        for group in self._optimizer.param_groups:
             group["lr"] = lr
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return [self._updated(piece) for piece in pieces]
+        self._optimizer.step()
+        self.is_new = False
+        updated = {}
+        for name, piece in pieces.items():
+            vector = self._vectors[name]
+            vector.grad = None
+            updated[name] = vector.data[: piece.numel()].to(piece.dtype).view(piece.shape)
+            if name not in self.masters:
+                vector.data = vector.data.new_empty(0)
+        return updated
 
-    def _load(self, piece: Piece) -> None:
-        name, vector = piece.parameter.name, piece.weights.reshape(-1)
-        if piece.parameter.has_master:
-            vector = self._masters.setdefault(name, vector.float())
-        held = self._vectors.setdefault(name, torch.nn.Parameter(vector))
-        held.data = vector  # What is updated may be a new view of the parameter in every step.
-        held.grad = piece.gradient.reshape(-1).to(vector.dtype)
+    def begin(self) -> None:
+        """Forget all steps."""
+        self.is_new = True
+        self.num_steps = 0
+        for tensors in self.states().values():
+            for tensor in tensors.values():
+                tensor.zero_()
 
-    def _built(self, pieces: Sequence[Piece]) -> torch.optim.Optimizer:
-        by_decay: dict[bool, list[torch.nn.Parameter]] = {}
-        for piece in pieces:
-            vector = self._vectors[piece.parameter.name]
-            by_decay.setdefault(is_decayed(piece.parameter.shape), []).append(vector)
-        groups = [
-            {"params": found, "weight_decay": self._settings.weight_decay if decays else 0.0}
-            for decays, found in by_decay.items()
-        ]
-        return self._settings.build(groups, fused=True)
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is kept beside the weights."""
+        return self._settings.states
 
-    def _updated(self, piece: Piece) -> Tensor:
-        vector = self._vectors[piece.parameter.name].data
-        return vector.to(piece.weights.dtype).view(piece.weights.shape)
+    def master(self, name: str) -> Tensor:
+        """The fp32 copy of a parameter, flat, without the unused elements; write to it to load."""
+        return self.masters[name][: self._numels[name]]
+
+    def states(self) -> dict[str, dict[str, Tensor]]:
+        """By name of the state and of the parameter the flat elements, without the unused ones; write to them to load."""
+        return {
+            state: {name: self._held(name, state)[:numel] for name, numel in self._numels.items()}
+            for state in self._settings.states
+        }
+
+    @property
+    def num_steps(self) -> int:
+        """Steps applied so far, as bias correction counts them."""
+        counts = {int(state["step"]) for state in self._optimizer.state.values() if "step" in state}
+        assert len(counts) <= 1, counts
+        return counts.pop() if counts else 0
+
+    @num_steps.setter
+    def num_steps(self, num_steps: int) -> None:
+        for state in self._optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(num_steps)
+
+    def _held(self, name: str, state: str) -> Tensor:
+        held: Tensor = self._optimizer.state[self._vectors[name]][state]
+        return held
+
+
+def _padded(numel: int) -> int:
+    return -(-numel // ALIGNMENT) * ALIGNMENT
+
+
+def _padded_vector(piece: Tensor) -> Tensor:
+    """In fp32 and a multiple of 16 elements long; the piece itself where it is so."""
+    flat = piece.reshape(-1).float()
+    missing = _padded(flat.numel()) - flat.numel()
+    return functional.pad(flat, (0, missing)) if missing else flat
 
 
 class OuterOptimizer:
@@ -147,8 +218,30 @@ class OuterOptimizer:
         return anchor.clone()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Leaves:
+    """A gradient whose shares have not all met.
+
+    Args:
+        by_key: What its subtrees add.
+        met: Axes over which shares have met.
+    """
+
+    by_key: Leaves
+    met: frozenset[str]
+
+
 class Updater:
-    """Runs the update of a plan on one rank."""
+    """Runs the update of a plan on one rank.
+
+    Args:
+        plan: Whose update.
+        rank: Who runs it.
+        rules: Of the run.
+        layouts: Extents on the mesh.
+        runner: Of operators.
+        sums: Adds shares in their fixed tree; None adds in the order of the backend.
+    """
 
     def __init__(
         self,
@@ -157,19 +250,38 @@ class Updater:
         rules: Rules,
         layouts: Layouts,
         runner: OperatorRunner,
+        sums: ShareSums | None = None,
     ) -> None:
-        self._plan, self._rank, self._rules, self._runner = plan, rank, rules, runner
+        self._plan, self._rank, self._rules, self._runner, self._sums = plan, rank, rules, runner, sums
         self._stages = Stages(plan)
         self._places = layouts.places[rank]
-        self._holders = update_holders(plan)
-        self._optimizer = PieceOptimizer(rules.optimizer)
-        self._outer = OuterOptimizer(plan.bound.averages)
+        self.holders = update_holders(plan)
+        self._updates = [
+            operator
+            for operator in plan.update.operators
+            if operator.kind is OperatorKind.UPDATE and self._takes_part(operator)
+        ]
+        values = plan.update.values
+        self.optimizer = PieceOptimizer(
+            rules.optimizer,
+            {
+                operator.parameters[0]: (
+                    plan.parameters[operator.parameters[0]],
+                    layouts.numel(values[operator.outputs[0]], rank),
+                )
+                for operator in self._updates
+            },
+        )
+        self.outer = OuterOptimizer(plan.bound.averages)
         self._final = _final_names(plan)
+        self._met = _met_axes(plan)
+        self.parts_of_tied = _parts_of_tied(plan)
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
-        """Tell it the first weights."""
+        """Tell it the first weights, and forget all steps."""
+        self.optimizer.begin()
         for name, piece in stored.items():
-            self._outer.begin(name, piece)
+            self.outer.begin(name, piece)
 
     def run(
         self,
@@ -179,6 +291,7 @@ class Updater:
         loss: Tensor,
         num_tokens: int,
         step: int,
+        leaves: Mapping[str, Leaves],
     ) -> Outcome:
         """Apply one step to the stored pieces.
 
@@ -188,29 +301,76 @@ class Updater:
             loss: Sum of the rank's token losses.
             num_tokens: Targets that the rank has seen.
             step: Counted from 0.
+            leaves: Instead of ``added_up`` and ``loss``, where shares are added in their fixed tree.
         """
         values = self._plan.update.values
         scope = Scope(site=None, microbatch=0, phase=Phase.UPDATE, values=values, tensors={})
         scope.tensors |= {f"param:{name}": piece for name, piece in stored.items()}
         scope.tensors |= {name: tensor.to(DTYPES[values[name].dtype]) for name, tensor in added_up.items()}
         scope.tensors |= {"loss": loss, "num_tokens": torch.tensor(float(num_tokens))}
-        for is_update, operators in itertools.groupby(self._own_operators(), key=_updates):
-            if is_update:
-                self._update(list(operators), scope, step)
-                continue
-            for operator in operators:
-                self._run(operator, scope, step)
+        apart: dict[str, _Leaves] = {}
+        if self._sums is not None:
+            self._set_apart(leaves, apart, scope)
+        for operator in self._plan.update.operators:
+            if operator.kind is OperatorKind.SLICE and operator.outputs[0] in scope.tensors:
+                continue  # The updates have needed it before.
+            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
+                if any(name in apart for name in operator.inputs):
+                    self._run_apart(operator, scope, apart, step)
+                else:
+                    self._run(operator, scope, step)
         for name in stored:
             stored[name] = scope.tensors[self._plan.update.results[name]]
         return self._outcome(scope)
 
-    def _own_operators(self) -> Iterator[Operator]:
-        for operator in self._plan.update.operators:
-            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
-                yield operator
+    # Shares that have not all met.
+
+    def _set_apart(self, leaves: Mapping[str, Leaves], apart: dict[str, _Leaves], scope: Scope) -> None:
+        for name, by_key in leaves.items():
+            dtype = DTYPES[self._plan.update.values[name].dtype]
+            typed = {key: tensor.to(dtype) for key, tensor in by_key.items()}
+            self._note(name, _Leaves(by_key=typed, met=self._met.get(name, frozenset())), apart, scope)
+
+    def _note(self, name: str, leaves: _Leaves, apart: dict[str, _Leaves], scope: Scope) -> None:
+        """A tensor like others once all shares have met."""
+        assert self._sums is not None, "shares are told apart"
+        if name not in self.parts_of_tied:
+            self._sums.tree.fold(leaves.by_key)
+        if leaves.by_key.keys() == {self._sums.tree.root}:
+            scope.tensors[name] = leaves.by_key[self._sums.tree.root]
+        else:
+            apart[name] = leaves
+
+    def _run_apart(self, operator: Operator, scope: Scope, apart: dict[str, _Leaves], step: int) -> None:
+        """An operator on every subtree; a sum over ranks that have different shares brings them together."""
+        assert self._sums is not None, "shares are told apart"
+        inputs = [apart[name] for name in operator.inputs if name in apart]
+        (met,) = {leaves.met for leaves in inputs}
+        if self._sums.adds(operator):
+            assert operator.transfer is not None, "sums are sent"
+            gathering = self._runner.gathering(operator, scope, self._members(operator))
+            found = self._sums.add(gathering, [leaves.by_key for leaves in inputs], met)
+            met |= {*operator.transfer.axes}
+        else:
+            found = [{} for _ in operator.outputs]
+            for key in inputs[0].by_key:
+                of_key = Scope(
+                    site=None,
+                    microbatch=0,
+                    phase=Phase.UPDATE,
+                    values=scope.values,
+                    tensors={name: apart[name].by_key[key] for name in operator.inputs if name in apart},
+                )
+                self._run(operator, of_key, step)
+                for by_key, name in zip(found, operator.outputs, strict=True):
+                    by_key[key] = of_key.tensors[name]
+        for name, by_key in zip(operator.outputs, found, strict=True):
+            self._note(name, _Leaves(by_key=by_key, met=met), apart, scope)
+
+    # One operator.
 
     def _takes_part(self, operator: Operator) -> bool:
-        holds = [self._rank in self._holders[name] for name in operator.inputs]
+        holds = [self._rank in self.holders[name] for name in operator.inputs]
         return any(holds) if operator.kind is OperatorKind.SUM else all(holds)
 
     def _run(self, operator: Operator, scope: Scope, step: int) -> None:
@@ -222,6 +382,8 @@ class Updater:
             case OperatorKind.SUM if not all(name in scope.tensors for name in operator.inputs):
                 (own,) = [scope.tensors[name] for name in operator.inputs if name in scope.tensors]
                 scope.tensors[operator.outputs[0]] = own
+            case OperatorKind.UPDATE:
+                self._update(operator, scope, step)
             case OperatorKind.AVERAGE:
                 self._average(operator, scope, step)
             case _:
@@ -231,28 +393,51 @@ class Updater:
 
     def _collect(self, operator: Operator, scope: Scope) -> None:
         """A sum, a gather or a slice; of a sum over two stages only the ranks of these take part."""
-        members = self._holders[operator.inputs[0]].intersection(
-            *(self._holders[name] for name in operator.inputs)
-        )
-        if operator.transfer is not None and operator.transfer.stages:
-            members = frozenset(
-                rank for rank in members if self._stages.holds(rank, operator.transfer.stages)
+        members = self._members(operator)
+        if self._rank not in members:
+            scope.tensors.update(
+                zip(operator.outputs, (scope.tensors[name] for name in operator.inputs), strict=True)
             )
-            if self._rank not in members:
-                scope.tensors.update(
-                    zip(operator.outputs, (scope.tensors[name] for name in operator.inputs), strict=True)
-                )
-                return
+            return
+        if operator.inputs == ("norm_square",) and self._sums is not None:
+            self._add_limbs(operator, scope, members)
+            return
         self._runner.run_one(operator, scope, members)
 
+    def _members(self, operator: Operator) -> frozenset[int]:
+        members = frozenset.intersection(*(self.holders[name] for name in operator.inputs))
+        if operator.transfer is None or not operator.transfer.stages:
+            return members
+        stages = operator.transfer.stages
+        return frozenset(rank for rank in members if self._stages.holds(rank, stages))
+
     def _norm_square(self, operator: Operator, scope: Scope) -> Tensor:
-        """Sum of squares of the own gradient elements, each logical one counted by the first rank that has it."""
+        """Sum of squares of the own gradient elements, each logical one counted by the first rank that has it.
+
+        Where bits must not depend on the layout, as the limbs of an exact sum: [21], int64.
+        """
+        own = [
+            scope.tensors[name]
+            for name in operator.inputs
+            if name in scope.tensors
+            and self._counts(self._plan.parameters[_parameter_of(name)], scope.values[name].placements)
+        ]
+        if self._sums is not None:
+            exact = sum((binned_sum_of_squares(x.float().reshape(-1)) for x in own), BinnedSum())
+            return torch.tensor(exact.to_limbs(), dtype=torch.int64)
         total = torch.zeros((), dtype=torch.float64)
-        for name in operator.inputs:
-            parameter = self._plan.parameters[_parameter_of(name)]
-            if name in scope.tensors and self._counts(parameter, scope.values[name].placements):
-                total += torch.linalg.vector_norm(scope.tensors[name], dtype=torch.float64).square()
+        for gradient in own:
+            total += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
         return total.float()
+
+    def _add_limbs(self, operator: Operator, scope: Scope, members: frozenset[int]) -> None:
+        """The exact sum of squares over ranks: whole numbers, whose order of addition has no part in the sum."""
+        gathering = self._runner.gathering(operator, scope, members)
+        (source,), (target,) = operator.inputs, operator.outputs
+        limbs = scope.tensors[source]
+        if len(gathering.members) > 1:
+            limbs = self._runner.line(gathering).all_reduce(limbs.clone(), "sum")
+        scope.tensors[target] = limbs
 
     def _counts(self, parameter: Parameter, placements: Placements) -> bool:
         """Whether this rank is the first of those that hold the same elements."""
@@ -260,34 +445,45 @@ class Updater:
         is_first = all(place == 0 for axis, place in self._places.items() if axis not in differing)
         return is_first and self._stages.holds(self._rank, parameter.stages[:1])
 
-    def _update(self, operators: Sequence[Operator], scope: Scope, step: int) -> None:
-        """Updates of parameters that follow each other, in one call of the optimizer."""
-        weights = [scope.tensors[operator.inputs[1]] for operator in operators]
+    def _update(self, operator: Operator, scope: Scope, step: int) -> None:
+        """All updates at the first one whose turn it is: what later ones need is sliced or already there."""
+        if operator.outputs[0] in scope.tensors:
+            return
+        for later in self._plan.update.operators:
+            is_needed = later.kind is OperatorKind.SLICE and later.inputs[0].startswith("param:")
+            if is_needed and self._takes_part(later) and later.outputs[0] not in scope.tensors:
+                self._runner.run_one(later, scope, self._members(later))
+        names = [update.parameters[0] for update in self._updates]
+        pieces = {
+            name: scope.tensors[update.inputs[1]] for name, update in zip(names, self._updates, strict=True)
+        }
         scale = self._scale(scope)
         if scale is not None:
-            pieces = [
-                Piece(
-                    parameter=self._plan.parameters[operator.parameters[0]],
-                    weights=held,
-                    gradient=self._scaled(scope.tensors[operator.inputs[0]], scale),
-                )
-                for operator, held in zip(operators, weights, strict=True)
-            ]
-            weights = self._optimizer.step(pieces, self._rules.learning_rate(step))
-        for operator, updated in zip(operators, weights, strict=True):
-            scope.tensors[operator.outputs[0]] = updated
-            self._runner.tell(scope, operator)
-
-    def _scaled(self, gradient: Tensor, scale: float) -> Tensor:
-        """In place, for nobody needs the sum any more but one who observes: a second vector would be as large again."""
-        return gradient * scale if self._runner.is_observed else gradient.mul_(scale)
+            gradients = {
+                name: scope.tensors[update.inputs[0]]
+                for name, update in zip(names, self._updates, strict=True)
+            }
+            pieces = self.optimizer.step(
+                pieces,
+                gradients,
+                scale=scale,
+                lr=self._rules.learning_rate(step),
+                overwrites=not self._runner.is_observed,
+            )
+        for name, update in zip(names, self._updates, strict=True):
+            scope.tensors[update.outputs[0]] = pieces[name]
 
     def _scale(self, scope: Scope) -> float | None:
-        """One factor that turns the sum of gradients into the clipped mean; None without a target."""
+        """One factor that turns the sum of gradients into the clipped mean; None for a step that is not applied.
+
+        Without a target, or with a loss or a gradient that is not finite.
+        """
         num_tokens = self._number("num_tokens", scope)
         if not num_tokens:
             return None
         norm = self._norm(scope)
+        if norm is not None and not math.isfinite(norm):
+            return None
         if norm is None or self._rules.clip is None or norm <= self._rules.clip:
             return 1.0 / num_tokens
         return self._rules.clip / norm / num_tokens
@@ -299,7 +495,8 @@ class Updater:
         return math.sqrt(self._number("norm_square", scope)) / num_tokens
 
     def _number(self, name: str, scope: Scope) -> float:
-        return float(scope.tensors[self._final.get(name, name)])
+        found = scope.tensors[self._final.get(name, name)]
+        return BinnedSum.from_limbs(found.tolist()).to_float() if found.dim() else float(found)
 
     def _average(self, operator: Operator, scope: Scope, step: int) -> None:
         if (step + 1) % operator.every:
@@ -307,25 +504,21 @@ class Updater:
                 zip(operator.outputs, (scope.tensors[name] for name in operator.inputs), strict=True)
             )
             return
-        self._runner.make(operator, scope, self._holders[operator.inputs[0]])
+        self._runner.make(operator, scope, self.holders[operator.inputs[0]])
         assert operator.transfer is not None, "averages are sent"
         (axis,) = operator.transfer.axes
         for output in operator.outputs:
             name = output.partition(":")[2].partition("~")[0]
-            scope.tensors[output] = self._outer.meet(name, axis, scope.tensors[output])
+            scope.tensors[output] = self.outer.meet(name, axis, scope.tensors[output])
 
     def _outcome(self, scope: Scope) -> Outcome:
         num_tokens = self._number("num_tokens", scope)
-        holds_loss = self._rank in self._holders["loss"]
+        holds_loss = self._rank in self.holders["loss"]
         return Outcome(
             num_tokens=round(num_tokens),
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,
             norm=self._norm(scope),
         )
-
-
-def _updates(operator: Operator) -> bool:
-    return operator.kind is OperatorKind.UPDATE
 
 
 def _parameter_of(gradient: str) -> str:
@@ -348,4 +541,28 @@ def _final_names(plan: Plan) -> Mapping[str, str]:
         while last in moved:
             last = moved[last]
         found[name] = last
+    return found
+
+
+def _parts_of_tied(plan: Plan) -> frozenset[str]:
+    """What embedding and head add to a matrix that they share: put together in each share, before shares are added."""
+    return frozenset(
+        name
+        for operator in plan.update.operators
+        if operator.kind is OperatorKind.SUM or (operator.transfer is not None and operator.transfer.stages)
+        for name in operator.inputs
+    )
+
+
+def _met_axes(plan: Plan) -> Mapping[str, frozenset[str]]:
+    """By name in the update: axes over which ranks have given each other gradients in the backward pass."""
+    values, found = plan.update.values, {}
+    for site in sites_of(plan):
+        met: dict[str, frozenset[str]] = {}
+        for operator in site.block.backward:
+            if operator.kind is OperatorKind.REDUCE_SCATTER and operator.transfer is not None:
+                met |= dict.fromkeys(operator.outputs, frozenset(operator.transfer.axes))
+            elif operator.kind is OperatorKind.ACCUMULATE and operator.inputs[0] in met:
+                full = f"acc:{site.full_name(operator.outputs[0].removeprefix('acc:'))}"
+                found[full if full in values else f"{full}#{site.block.name}"] = met[operator.inputs[0]]
     return found

@@ -19,7 +19,9 @@ from trimtab.runtime.errors import CollectiveError
 from trimtab.runtime.lowering.packing import in_one
 from trimtab.runtime.lowering.transport import Pending, Transport, WorldTransport
 
-_TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int8})
+_TYPES = frozenset(
+    {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8}
+)
 """What gloo sends; float8 would fail there and leave the group unusable (torch 2.13)."""
 
 
@@ -66,19 +68,30 @@ class Wires:
     Args:
         rank: Own.
         size: Of the world; 1 needs no process group.
-        transport: That carries what is sent; by default torch's own process groups.
+        is_connected: Whether torch's own process groups carry what is sent; else ``transport`` is set later.
     """
 
-    def __init__(self, rank: int, size: int, transport: Transport | None = None) -> None:
+    def __init__(self, rank: int, size: int, *, is_connected: bool = True) -> None:
         self.rank = rank
         self.size = size
         self.counts: defaultdict[Sent, Count] = defaultdict(Count)
         self.posted = Posted()
-        self.transport = transport or WorldTransport(size)
+        self._transport: Transport | None = WorldTransport(size) if is_connected else None
 
     def open_groups(self, wanted: Iterable[tuple[int, ...]]) -> None:
         """Make the process groups that collectives of the backend need; every rank names the same ones in one order."""
-        self.transport.open_groups([members for members in wanted if len(members) > 1])
+        if self._transport is not None:
+            self._transport.open_groups([members for members in wanted if len(members) > 1])
+
+    @property
+    def transport(self) -> Transport:
+        """What carries tensors."""
+        assert self._transport is not None, "ranks are connected before they send"
+        return self._transport
+
+    @transport.setter
+    def transport(self, transport: Transport) -> None:
+        self._transport = transport
 
     def line(self, what: Sent, members: Sequence[int]) -> "Line":
         """The wires between some ranks, for one run of a collective."""
@@ -191,6 +204,21 @@ class Line:
             even = [chunk.numel() for chunk in chunks]
             self._transport.all_to_all(self._group, found, flat, (even, even))
         return list(found.view(self.size, -1).unbind())
+
+    def exchange(self, chunks: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """What every place has for this one, of any size.
+
+        Args:
+            chunks: For each place; one of them may be empty.
+            sizes: Elements from each place.
+        """
+        flat = _sendable(torch.cat(list(chunks)), self._what)
+        found = torch.empty(sum(sizes), dtype=flat.dtype, device=flat.device)
+        given = [chunk.numel() for chunk in chunks]
+        self._count((flat.numel() - given[self.place]) * flat.element_size())
+        with _Naming(self._what):
+            self._transport.all_to_all(self._group, found, flat, (sizes, given))
+        return list(torch.split(found, list(sizes)))
 
     def agree_on_largest(self, number: Tensor) -> Tensor:
         """The largest of all places' numbers: what whole numbers are scaled by; four bytes that plans do not count."""

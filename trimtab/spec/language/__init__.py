@@ -17,6 +17,7 @@ from trimtab.spec.language.presets import Preset, name_uses, preset, preset_name
 from trimtab.spec.language.printer import print_expression, print_program, print_statement
 from trimtab.spec.language.reading import parse_located, parse_strategy
 from trimtab.spec.language.release import unsupported_by_runtime
+from trimtab.spec.language.replication import is_replicated
 from trimtab.spec.language.syntax import (
     NOWHERE,
     And,
@@ -102,6 +103,7 @@ __all__ = [
     "check_program",
     "compile_predicate",
     "is_batch_split",
+    "is_replicated",
     "name_uses",
     "num_replicas",
     "parse_located",

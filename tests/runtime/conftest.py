@@ -1,4 +1,4 @@
-"""Crews of ranks that all tests of this folder share."""
+"""Crews of ranks that all tests of the runtime share."""
 
 from collections.abc import Callable, Iterator
 

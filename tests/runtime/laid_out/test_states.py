@@ -1,0 +1,80 @@
+"""Does the state of one layout come into any other without a difference?"""
+
+from collections.abc import Callable
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.runtime.lowering.small_plans import LEARNED, small_plan
+from trimtab.plan.physical import Plan
+from trimtab.runtime.laid_out import LaidOutState
+from trimtab.runtime.lowering import Crew, Rank, Rules, Wires
+from trimtab.runtime.lowering.batches import microbatches_of
+from trimtab.runtime.lowering.verification import ragged_batch
+from trimtab.runtime.optimizers import AdamW
+
+pytestmark = pytest.mark.process
+
+STORED = "STORE params, grads, states OVER dp"
+LAYOUTS = {
+    "one": (1, "MESH dp 1"),
+    "states stored": (2, "MESH dp 2\nSTORE states OVER dp"),
+    "everything stored": (4, f"MESH dp 4\n{STORED}"),
+    "tensors and stages": (4, "MESH pp 2, tp 2\nSPLIT layers OVER pp\nSPLIT heads, mlp, vocab OVER tp"),
+    "tensors and storage": (4, f"MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\n{STORED}"),
+    "kept in bf16": (2, "MESH dp 2\nSTORE params, grads, states OVER dp\nKEEP params IN bf16"),
+}
+
+Parts = dict[str, dict[str, Tensor]]
+
+
+def plan_of(layout: str) -> Plan:
+    devices, text = LAYOUTS[layout]
+    return small_plan(text, devices, shares=4, **LEARNED)
+
+
+def go_on(wires: Wires, order: tuple[Plan, int, Parts | None]) -> Parts:
+    """Load a state, if there is one, take some steps, and give what the lead has then."""
+    plan, steps, parts = order
+    rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=None)
+    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=True)
+    state = LaidOutState(rank, lambda group: None)
+    if parts is not None:
+        state.load(parts)
+    for step in range(steps):
+        rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step)
+    group: Any = SimpleNamespace(members=tuple(range(wires.size)), rank=wires.rank, broadcast=_broadcast)
+    return {part: dict(tensors) for part, tensors in state.whole(group).items()}
+
+
+def _broadcast(tensor: Tensor, *, source: int) -> None:
+    if dist.is_initialized():
+        dist.broadcast(tensor, source)
+
+
+@pytest.fixture(scope="module")
+def states(crew_of: Callable[[int], Crew]) -> dict[str, Parts]:
+    """By layout, the state after two steps."""
+    return {
+        layout: crew_of(devices).run(go_on, (plan_of(layout), 2, None))[0]
+        for layout, (devices, _) in LAYOUTS.items()
+    }
+
+
+@pytest.mark.parametrize(("source", "target"), list(permutations(LAYOUTS, 2)))
+def test_a_state_comes_into_another_layout_bit_by_bit(
+    source: str, target: str, states: dict[str, Parts], crew_of: Callable[[int], Crew]
+) -> None:
+    """Weights and both states of AdamW, read as the other layout needs them and collected again."""
+    saved = states[source]
+    found = crew_of(LAYOUTS[target][0]).run(go_on, (plan_of(target), 0, saved))[0]
+    assert found.keys() == saved.keys() == {"parameters", "exp_avg", "exp_avg_sq"}
+    for part, tensors in saved.items():
+        assert tensors.keys() == found[part].keys()
+        assert all(torch.equal(tensor, found[part][name]) for name, tensor in tensors.items()), part
+    assert all(bool(tensor.any()) for tensor in saved["exp_avg_sq"].values())

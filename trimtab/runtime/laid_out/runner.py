@@ -1,0 +1,185 @@
+"""Steps of a plan in a run: own samples, clocks, faults, and one word of all ranks at the end of each step."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.runtime.epoch_transport import EpochTransport
+from trimtab.runtime.faults import Faults
+from trimtab.runtime.lowering import IGNORED_TARGET, Members, Microbatch, Rank
+from trimtab.runtime.process_groups import Group
+from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.step import Requests, StepResult, Work
+from trimtab.runtime.watch import Watch
+from trimtab.terms import Clock, Phase
+
+
+class Timed:
+    """Tells clocks and watch when a rank waits for others."""
+
+    def __init__(self, recorder: Recorder, watch: Watch) -> None:
+        self._recorder, self._watch = recorder, watch
+        self._waits: defaultdict[str, int] = defaultdict(int)
+
+    @contextmanager
+    def waiting(self, kind: str, members: Members) -> Iterator[None]:
+        """A wait inside a collective of a group, or for a message of a stage."""
+        clock = Clock.BUBBLE if kind == "receive" else Clock.COMM
+        outer = self._recorder.switch(clock)
+        started_ns = time.monotonic_ns()
+        with self._watch.waiting():
+            yield
+        ended_ns = time.monotonic_ns()
+        self._recorder.switch(outer, at_ns=ended_ns)
+        if clock is Clock.COMM:
+            self._waits[f"{kind} {'-'.join(map(str, members))}"] += ended_ns - started_ns
+
+    def taken(self) -> list[tuple[str, int]]:
+        """Nanoseconds by kind and group since the last call."""
+        found = sorted(self._waits.items())
+        self._waits.clear()
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaidOutRules:
+    """Constants of the run that a step depends on.
+
+    Args:
+        learning_rate: Of a step.
+        ranks_per_replica: That compute one microbatch together.
+    """
+
+    learning_rate: Callable[[int], float]
+    ranks_per_replica: int
+
+
+class LaidOutRunner:
+    """Runs steps on one rank; see ``trainer.Runner``.
+
+    Args:
+        rules: Of the run.
+        rank: Of the plan.
+        load: Microbatches of a share of a step: (step, first sample inside the batch, samples).
+        timed: Is told of waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: LaidOutRules,
+        rank: Rank,
+        load: Callable[[int, int, int], list[Microbatch]],
+        timed: Timed,
+        recorder: Recorder,
+        faults: Faults,
+        watch: Watch,
+    ) -> None:
+        self._rules, self._rank, self._load, self._timed = rules, rank, load, timed
+        self._recorder, self._faults, self._watch = recorder, faults, watch
+        self._group: Group | None = None
+        self._transport: EpochTransport | None = None
+        self.work = Work()
+
+    def held(self, step: int) -> tuple[int, ...]:
+        """See Runner: none, for a step that was interrupted is computed again."""
+        return ()
+
+    def connect(self, group: Group) -> None:
+        """An epoch begins: open the groups of the plan's collectives."""
+        self._group = group
+        self._transport = EpochTransport(group, self._timed.waiting)
+        self._rank.connect(self._transport)
+
+    def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
+        """See Runner; which share is whose follows from the plan."""
+
+    def leave(self) -> None:
+        """See Runner."""
+        if self._transport is not None:
+            self._transport.drop()
+        self._group = self._transport = None
+
+    def run(self, step: int, requests: Requests) -> StepResult:
+        """See Runner."""
+        assert self._group is not None, "steps are run inside an epoch"
+        self.work = Work()
+        self._watch.enter(Phase.COMPUTE, step)
+        microbatches = self._microbatches(step)
+        with self._recorder.within(Clock.COMPUTE):
+            started = time.perf_counter()
+            computed = self._rank.compute(microbatches, between=self._between)
+            self._faults.slow_down(step, time.perf_counter() - started)
+            self._faults.in_timer(Clock.COMPUTE, step)
+            self._faults.at_phase(Phase.COMPUTE, step)
+            if self._faults.poisons(step):
+                computed.poison()
+            self._watch.enter(Phase.APPLY, step)
+            self._faults.at_phase(Phase.REDUCE, step)
+            outcome = self._rank.update(computed, step)
+            self._faults.at_phase(Phase.APPLY, step)
+            loss, stop, border = self._agreed(outcome.loss, requests)
+        self.work.waits = self._timed.taken()
+        norm = outcome.norm
+        is_finite = norm is not None and math.isfinite(norm) and math.isfinite(loss)
+        return StepResult(
+            step=step,
+            loss=loss if outcome.num_tokens else None,
+            grad_norm=norm,
+            lr=self._rules.learning_rate(step),
+            targets=outcome.num_tokens,
+            is_applied=bool(outcome.num_tokens) and is_finite,
+            stop_agreed=stop,
+            border_agreed=border,
+        )
+
+    def _between(self) -> None:
+        """Between two actions of a pipeline."""
+        self._watch.move()
+        self._watch.raise_if_fenced()
+
+    def _microbatches(self, step: int) -> list[Microbatch]:
+        """The rank's own rows; where it has no share left, rows that predict nothing."""
+        work, found = self._rank.plan.work, []
+        samples = work.batch // work.num_parts
+        shares = self._rank.ownership.of(self._rank.rank)
+        outer = self._recorder.switch(Clock.INPUT_WAIT)
+        for share in shares:
+            found += self._load(step, share * samples, samples)
+        self._faults.in_timer(Clock.INPUT_WAIT, step)
+        self._recorder.switch(outer)
+        self._count(found, shares)
+        for share in shares:
+            self._recorder.event("share", step=step, share=share)
+        while len(found) < work.microbatches:
+            nothing = torch.full((work.microbatch, work.sequence), IGNORED_TARGET)
+            found.append((torch.zeros_like(nothing), nothing))
+        return found
+
+    def _count(self, microbatches: Sequence[Microbatch], shares: Sequence[int]) -> None:
+        """Positions and targets that fall to this rank, of those that it computes together with others."""
+        tokens = sum(tokens.numel() for tokens, _ in microbatches)
+        targets = sum(int((targets != IGNORED_TARGET).sum()) for _, targets in microbatches)
+        ranks = self._rules.ranks_per_replica
+        place = self._rank.rank % ranks
+        self.work.tokens = tokens // ranks + (place < tokens % ranks)
+        self.work.targets = min(targets // ranks + (place < targets % ranks), self.work.tokens)
+        self.work.computed = list(shares)
+
+    def _agreed(self, loss: float | None, requests: Requests) -> tuple[float, bool, bool]:
+        """The loss, which only ranks of the last stage know, and what all agree on at this border."""
+        assert self._group is not None, "steps are run inside an epoch"
+        word: Tensor = torch.zeros(3, dtype=torch.float64)
+        if loss is not None and self._rank.says_loss:
+            word[0] = loss
+        word[1], word[2] = float(requests.stop), float(requests.border)
+        with self._timed.waiting("all_reduce", self._group.members):
+            self._group.all_reduce(word)
+        said, stop, border = word.tolist()
+        return said, stop > 0, border > 0

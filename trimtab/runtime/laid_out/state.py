@@ -1,0 +1,202 @@
+"""Weights and optimizer states of one rank of a plan, in the pieces that the plan gives it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trimtab.plan.placements import Placements
+from trimtab.plan.program import OperatorKind, Parameter
+from trimtab.plan.tables import Table
+from trimtab.policy.wire import Form
+from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, take
+from trimtab.runtime.process_groups import Group
+from trimtab.runtime.run_state import Parts, digest_of
+
+_PARAMETERS = "parameters"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Held:
+    """One logical tensor of the state.
+
+    Args:
+        part: ``parameters`` or a state of the optimizer.
+        parameter: Whose it is.
+        placements: How it lies on the ranks.
+    """
+
+    part: str
+    parameter: Parameter
+    placements: Placements
+
+
+class LaidOutState:
+    """See RunState. Nobody has all of it: a lost piece is only in checkpoints.
+
+    Args:
+        rank: Of the plan, with its pieces.
+        connect: Connects the ranks of an epoch.
+    """
+
+    def __init__(self, rank: Rank, connect: Callable[[Group], None]) -> None:
+        self._rank, self._plan, self._connect = rank, rank.plan, connect
+        self._stages = Stages(rank.plan)
+        self._states = rank.optimizer.state_names
+        self._held = tuple(self._all_held())
+
+    @property
+    def num_updates(self) -> int:
+        """See RunState."""
+        return self._rank.optimizer.num_steps
+
+    @num_updates.setter
+    def num_updates(self, number: int) -> None:
+        self._rank.optimizer.num_steps = number
+
+    def enter(self, group: Group) -> None:
+        """See RunState."""
+        self._connect(group)
+
+    def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
+        """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
+        torn = int(self._rank.is_torn)
+        found = torch.tensor([torn, committed, -committed], dtype=torch.int64)
+        group.all_reduce(found, operation="max")
+        is_torn, newest, oldest = found.tolist()
+        return None if is_torn or newest != -oldest else int(newest)
+
+    def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
+        """See RunState; the lead says which one, every rank reads its pieces."""
+        lead = group.members[0]
+        to_step = torch.tensor([load(None) if group.rank == lead else 0], dtype=torch.int64)
+        group.broadcast(to_step, source=lead)
+        step = int(to_step.item())
+        if step and group.rank != lead:
+            load(step)
+        if not step:
+            self._rank.begin()
+        return step
+
+    def agree(self, group: Group, lead_says: bool) -> bool:
+        """See RunState."""
+        word = torch.tensor([int(lead_says)], dtype=torch.int64)
+        group.broadcast(word, source=group.members[0])
+        return bool(word.item())
+
+    def shapes(self) -> Parts:
+        """See RunState."""
+        found: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, **{name: {} for name in self._states}}
+        for held in self._held:
+            found[held.part][held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
+        return found
+
+    def whole(self, group: Group) -> Parts:
+        """See RunState; ranks that hold the first copy of a piece send it to the lead."""
+        found: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, **{name: {} for name in self._states}}
+        for number, held in enumerate(self._held):
+            tensor = self._collected(held, group, tag=_FIRST_TAG + number)
+            if tensor is not None:
+                found[held.part][held.parameter.name] = tensor
+        return found
+
+    def load(self, parts: Parts) -> None:
+        """See RunState."""
+        for held in self._held:
+            parameter = held.parameter
+            if not self._stages.holds(self._rank.rank, parameter.stages):
+                continue
+            whole = parts[held.part][parameter.name]
+            self._piece(held).copy_(take(whole, self._extent(held, self._rank.rank)).reshape(-1))
+            if held.part == _PARAMETERS and parameter.has_master:
+                stored = self._rank.stored[parameter.name]
+                placements = parameter.stored[Table.PARAMS.value]
+                stored.copy_(take(whole, self._extent_of(parameter, placements, self._rank.rank)))
+        self._rank.optimizer.is_new = False
+        self._rank.is_torn = False
+
+    def is_finite(self) -> bool:
+        """See RunState."""
+        return all(bool(torch.isfinite(piece.sum())) for piece in self._rank.stored.values())
+
+    def digest(self, group: Group) -> str:
+        """See RunState; the lead hashes, and tells the others."""
+        weights = {}
+        for number, held in enumerate(self._held):
+            if held.part == _PARAMETERS:
+                tensor = self._collected(held, group, tag=_FIRST_TAG + number)
+                if tensor is not None:
+                    weights[held.parameter.name] = tensor
+        lead = group.members[0]
+        told = torch.zeros(32, dtype=torch.uint8)
+        if group.rank == lead:
+            told = torch.frombuffer(bytearray.fromhex(digest_of(weights)), dtype=torch.uint8)
+        group.broadcast(told, source=lead)
+        return bytes(told.tolist()).hex()
+
+    def _all_held(self) -> Iterator[_Held]:
+        updated = {
+            operator.parameters[0]: self._plan.update.values[operator.outputs[0]].placements
+            for operator in self._plan.update.operators
+            if operator.kind is OperatorKind.UPDATE
+        }
+        for part in (_PARAMETERS, *self._states):
+            for name, parameter in self._plan.parameters.items():
+                is_stored = part == _PARAMETERS and not parameter.has_master
+                placements = parameter.stored[Table.PARAMS.value] if is_stored else updated[name]
+                yield _Held(part=part, parameter=parameter, placements=placements)
+
+    def _piece(self, held: _Held) -> Tensor:
+        """The own piece, flat; write to it to load."""
+        name = held.parameter.name
+        if held.part != _PARAMETERS:
+            return self._rank.optimizer.states()[held.part][name]
+        if held.parameter.has_master:
+            return self._rank.optimizer.master(name)
+        return self._rank.stored[name].view(-1)
+
+    def _extent(self, held: _Held, rank: int) -> Extent:
+        return self._extent_of(held.parameter, held.placements, rank)
+
+    def _extent_of(self, parameter: Parameter, placements: Placements, rank: int) -> Extent:
+        return self._rank.layouts.extent(parameter.dims, parameter.shape, placements, rank)
+
+    def _collected(self, held: _Held, group: Group, *, tag: int) -> Tensor | None:
+        """The logical tensor on the lead, in fp32; None on other ranks."""
+        lead, own, transport = group.members[0], self._rank.rank, self._rank.wires.transport
+        owners = [rank for rank in group.members if self._is_first(held, rank)]
+        if own != lead:
+            if own in owners:
+                transport.send(lead, self._piece(held).float().contiguous(), tag).wait()
+            return None
+        pieces = []
+        for rank in owners:
+            extent = self._extent(held, rank)
+            piece = torch.empty(extent.flat.length)
+            if rank == own:
+                piece = self._piece(held).float()
+            else:
+                transport.receive(rank, piece, tag)
+            pieces.append((piece.view(extent.shape), extent))
+        return assemble(list(_unstored(pieces)), Extent.of(held.parameter.shape))
+
+    def _is_first(self, held: _Held, rank: int) -> bool:
+        """Whether a rank is the first of those that hold the same elements."""
+        differing = {axis for axis, _ in held.placements} | {self._plan.pipeline.axis}
+        places = self._rank.layouts.places[rank]
+        is_first = all(place == 0 for axis, place in places.items() if axis not in differing)
+        return is_first and self._stages.holds(rank, held.parameter.stages[:1])
+
+
+def _unstored(pieces: Sequence[tuple[Tensor, Extent]]) -> Iterator[tuple[Tensor, Extent]]:
+    """Pieces of storage put together to those that the dims are cut into."""
+    by_dims: dict[Extent, list[tuple[Tensor, Extent]]] = {}
+    for piece, extent in pieces:
+        by_dims.setdefault(replace(extent, stored=None), []).append((piece, extent))
+    for extent, found in by_dims.items():
+        yield assemble(found, extent), extent
+
+
+_FIRST_TAG = 1 << 24
+"""Of messages that carry the state: above those of microbatches."""

@@ -1,0 +1,164 @@
+"""What a run trains, as its loop and its checkpoints see it: weights, optimizer states and how ranks agree on them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trimtab.ledger import weights_digest
+from trimtab.policy.wire import Form
+from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.process_groups import Group
+
+Parts = Mapping[str, Mapping[str, Tensor]]
+"""Logical tensors, fp32: by part (``parameters``, ``exp_avg``, …) and by parameter."""
+
+
+class RunState(Protocol):
+    """Weights and optimizer states of one rank, whole or in pieces."""
+
+    num_updates: int
+    """Optimizer steps applied so far, as bias correction counts them."""
+
+    def enter(self, group: Group) -> None:
+        """An epoch begins."""
+
+    def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
+        """Bring all ranks of a new epoch to one state.
+
+        Returns: The step that it is of; None if only a checkpoint can, and all ranks must go back to one.
+        """
+
+    def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
+        """All ranks go back to the newest checkpoint, or to the beginning if there is none.
+
+        Args:
+            group: All ranks.
+            load: Loads the checkpoint of a step, or the newest, into this rank; gives its step, 0 if there is none.
+
+        Returns: The step.
+        """
+
+    def agree(self, group: Group, lead_says: bool) -> bool:
+        """What the lead says, for ranks that must do together what it decides."""
+
+    def shapes(self) -> Parts:
+        """What ``whole`` gives, for names and shapes only."""
+
+    def whole(self, group: Group) -> Parts:
+        """All logical tensors on the lead; every rank calls it, and on others nothing may come out."""
+
+    def load(self, parts: Parts) -> None:
+        """Take over this rank's part of a state of exactly these names and shapes."""
+
+    def is_finite(self) -> bool:
+        """Whether the weights that this rank has hold neither nan nor inf."""
+
+    def digest(self, group: Group) -> str:
+        """SHA-256 of the master weights, over logical tensors in order of name; the same on every rank."""
+
+
+class ReplicatedState:
+    """Every rank has all of it, as flat vectors; see RunState.
+
+    Args:
+        state: Weights.
+        optimizer: Its states.
+        initial: Makes the first weights again, by name.
+    """
+
+    def __init__(
+        self, state: FlatState, optimizer: FlatOptimizer, initial: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        self._state, self._optimizer, self._initial = state, optimizer, initial
+
+    @property
+    def num_updates(self) -> int:
+        """See RunState."""
+        return self._optimizer.num_steps
+
+    @num_updates.setter
+    def num_updates(self, number: int) -> None:
+        self._optimizer.num_steps = number
+
+    def enter(self, group: Group) -> None:
+        """See RunState; nothing is to be done."""
+
+    def catch_up(self, group: Group, form: Form, committed: int) -> int:
+        """See RunState. Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
+        if form.is_healing:
+            self._share(group, source=form.source)
+        return form.step
+
+    def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
+        """See RunState; the lead loads and gives it to all."""
+        lead = group.members[0]
+        to_step = torch.zeros(1, dtype=torch.int64)
+        if group.rank == lead:
+            to_step[0] = load(None)
+            if not to_step.item():
+                self._reset()
+        group.broadcast(to_step, source=lead)
+        self._share(group, source=lead)
+        return int(to_step.item())
+
+    def agree(self, group: Group, lead_says: bool) -> bool:
+        """See RunState; the lead does alone what it decides."""
+        return lead_says
+
+    def shapes(self) -> Parts:
+        """See RunState."""
+        return self._parts()
+
+    def whole(self, group: Group) -> Parts:
+        """See RunState; the tensors themselves, on every rank."""
+        return self._parts()
+
+    def load(self, parts: Parts) -> None:
+        """See RunState."""
+        own = self._parts()
+        for part, tensors in parts.items():
+            for name, tensor in tensors.items():
+                own[part][name].copy_(tensor)
+
+    def is_finite(self) -> bool:
+        """See RunState."""
+        return bool(torch.isfinite(self._state.parameters.sum()))
+
+    def digest(self, group: Group) -> str:
+        """See RunState."""
+        return digest_of(self._state.named_views(self._state.parameters))
+
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        state = self._state
+        parts = {"parameters": state.named_views(state.parameters)}
+        for name, (decayed, others) in self._optimizer.state_tensors().items():
+            parts[name] = state.named_group_views(decayed, others)
+        return parts
+
+    def _share(self, group: Group, *, source: int) -> None:
+        states = [part for parts in self._optimizer.state_tensors().values() for part in parts]
+        num_updates = torch.tensor([self._optimizer.num_steps])
+        for tensor in (num_updates, self._state.parameters, *states):
+            group.broadcast(tensor, source=source)
+        self._optimizer.num_steps = int(num_updates.item())
+
+    def _reset(self) -> None:
+        views = self._state.named_views(self._state.parameters)
+        for name, tensor in self._initial().items():
+            views[name].copy_(tensor)
+        for parts in self._optimizer.state_tensors().values():
+            for part in parts:
+                part.zero_()
+        self._optimizer.num_steps = 0
+
+
+def digest_of(weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 of logical tensors in order of name."""
+    items = []
+    for name, tensor in weights.items():
+        elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        items.append((name, tuple(tensor.shape), memoryview(elements).cast("B")))
+    return weights_digest(items)
