@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.runtime.lowering.conftest import CrewOf
+from tests.runtime.conftest import CrewOf
 from tests.runtime.lowering.small_plans import LEARNED, ROTARY, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator, OperatorKind
