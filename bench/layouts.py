@@ -6,8 +6,8 @@ Two ranks on one thread each hold both sides at once: a plan under `trimtab.runt
 bench/peers/loops.py. They take some steps in turn, every other round in the opposite order, on the same batches, from
 the same weights, with the same product of matrices. Their losses must agree, or there is no figure.
 
-On a machine that others use, `--clock cpu` takes the processor time of both ranks instead: what the work costs, and not
-who waited for whom.
+A second row takes the processor time of both ranks: what the work costs, and not who waited for whom. On a machine that
+others use it varies less.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,6 @@ class Comparison:
         network: That is trained.
         steps: Of one figure.
         rounds: Figures of each side.
-        clock: ``wall``, or ``cpu`` for the processor time of all ranks together.
     """
 
     layout: str
@@ -74,7 +74,6 @@ class Comparison:
     network: Network
     steps: int
     rounds: int
-    clock: str
 
 
 def main() -> int:
@@ -83,19 +82,19 @@ def main() -> int:
     made.add_argument("--steps", type=int, default=4, help="of each figure (%(default)s)")
     made.add_argument("--sizes", default=",".join(SIZES), help="(%(default)s)")
     made.add_argument("--layouts", default=",".join(PROGRAMS), help="(%(default)s)")
-    made.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="(%(default)s)")
     options = made.parse_args()
     if options.quick:
         options.steps, options.pairs, options.sizes = 2, 1, "small"
     rows: list[Row] = []
     with Crew(RANKS, patience_s=1200.0) as crew:
         for size in options.sizes.split(","):
-            rows += [measure(crew, SIZES[size], layout, options) for layout in options.layouts.split(",")]
+            for layout in options.layouts.split(","):
+                rows += measure(crew, SIZES[size], layout, options)
     show("tokens per second of plans against hand-written torch", rows, is_json=options.json)
     return 0
 
 
-def measure(crew: Crew, size: Size, layout: str, options: argparse.Namespace) -> Row:
+def measure(crew: Crew, size: Size, layout: str, options: argparse.Namespace) -> list[Row]:
     """Both sides of one layout at one size."""
     say(f"{size.name}: {layout}")
     net = decoder_of(size)
@@ -105,16 +104,13 @@ def measure(crew: Crew, size: Size, layout: str, options: argparse.Namespace) ->
         network=net,
         steps=options.steps,
         rounds=options.pairs,
-        clock=options.clock,
     )
-    found = crew.run(compare, comparison)[0]
-    return Row(
-        name=f"{size.name}: {layout}",
-        unit="tokens/s" if options.clock == "wall" else "tokens/cpu s",
-        ours=found["ours"],
-        peer=found["peer"],
-        at_least=AT_LEAST,
-    )
+    wall, cpu = crew.run(compare, comparison)[0]
+    row = partial(Row, name=f"{size.name}: {layout}")
+    return [
+        row(unit="tokens/s", ours=wall["ours"], peer=wall["peer"], at_least=AT_LEAST),
+        row(unit="tok/cpu s", ours=cpu["ours"], peer=cpu["peer"]),
+    ]
 
 
 def decoder_of(size: Size) -> Network:
@@ -146,8 +142,12 @@ Step = Callable[[Tensor, Tensor], float | None]
 """From tokens and targets of the whole batch to the loss per token, on the ranks that know it."""
 
 
-def compare(wires: Wires, comparison: Comparison) -> dict[str, list[float]]:
-    """Runs on every rank: both sides, in turn; tokens per second of each round.
+Figures = dict[str, list[float]]
+"""By side, one a round."""
+
+
+def compare(wires: Wires, comparison: Comparison) -> tuple[Figures, Figures]:
+    """Runs on every rank: both sides, in turn; tokens per second of each round, and per second of processor time.
 
     Raises: AssertionError if the losses differ.
     """
@@ -155,10 +155,9 @@ def compare(wires: Wires, comparison: Comparison) -> dict[str, list[float]]:
     batches = [batch(comparison, number) for number in range(comparison.steps)]
     losses = {name: [step(*each) for each in batches] for name, step in sides.items()}
     check(losses)
-    measures = {
-        name: lambda step=step: tokens_per_s(step, batches, comparison.clock) for name, step in sides.items()
-    }
-    return measure_in_turn(measures, rounds=comparison.rounds)
+    cpu: Figures = {name: [] for name in sides}
+    measures = {name: partial(tokens_per_s, step, batches, cpu[name]) for name, step in sides.items()}
+    return measure_in_turn(measures, rounds=comparison.rounds), cpu
 
 
 def our_side(wires: Wires, comparison: Comparison) -> Step:
@@ -201,19 +200,25 @@ def check(losses: dict[str, list[float | None]]) -> None:
             assert abs(ours - peer) <= LARGEST_DIFFERENCE * peer, losses
 
 
-def tokens_per_s(step: Step, batches: Sequence[tuple[Tensor, Tensor]], clock: str) -> float:
-    """Of some steps, which all ranks begin together."""
+def tokens_per_s(step: Step, batches: Sequence[tuple[Tensor, Tensor]], per_cpu_s: list[float]) -> float:
+    """Of some steps, which all ranks begin together.
+
+    Args:
+        step: Of one side.
+        batches: One a step.
+        per_cpu_s: Gets the tokens per second of all ranks' processor time.
+    """
+    num_tokens = sum(tokens.numel() for tokens, _ in batches)
     dist.barrier()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     for tokens, targets in batches:
         step(tokens, targets)
     dist.barrier()
-    cpu_s = torch.tensor(time.process_time() - start_cpu_s, dtype=torch.float64)
     taken_s = time.perf_counter() - start_s
-    if clock == "cpu":
-        dist.all_reduce(cpu_s)
-        taken_s = float(cpu_s)
-    return sum(tokens.numel() for tokens, _ in batches) / taken_s
+    cpu_s = torch.tensor(time.process_time() - start_cpu_s, dtype=torch.float64)
+    dist.all_reduce(cpu_s)
+    per_cpu_s.append(num_tokens / float(cpu_s))
+    return num_tokens / taken_s
 
 
 if __name__ == "__main__":
