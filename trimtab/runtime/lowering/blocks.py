@@ -121,6 +121,7 @@ class OperatorRunner:
         self._regions = regions or {}
         self._observe = observe
         self._homes = Homes(plan, collectives.layouts, collectives.rank)
+        self._dead: dict[tuple[int, int], Sequence[Sequence[str]]] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
@@ -131,10 +132,20 @@ class OperatorRunner:
         """Whether somebody looks at what operators have made."""
         return self._observe is not None
 
-    def run(self, operators: Iterable[Operator], scope: Scope) -> None:
-        """Operators in order."""
-        for operator in operators:
+    def run(self, operators: Sequence[Operator], scope: Scope) -> None:
+        """Operators in order; values that nobody needs any more are let go on the way."""
+        for operator, dead in zip(operators, self._let_go(operators, scope), strict=True):
             self.run_one(operator, scope)
+            for name in dead:
+                scope.tensors.pop(name, None)
+
+    def _let_go(self, operators: Sequence[Operator], scope: Scope) -> Sequence[Sequence[str]]:
+        """For each operator the values whose last use it is."""
+        key = id(operators), scope.site.index if scope.site else -1
+        found = self._dead.get(key)
+        if found is None:
+            found = self._dead[key] = _last_uses(operators, scope.site)
+        return found
 
     def run_one(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """One operator.
@@ -365,6 +376,31 @@ class _Bound:
 
     operator: Operator
     apply: _Apply
+
+
+def _last_uses(operators: Sequence[Operator], site: Site | None) -> Sequence[Sequence[str]]:
+    """For each operator of a program the values that neither a later one nor another program takes.
+
+    Of the backward pass only gradients: what was kept may be looked up by tapes.
+    """
+    last: dict[str, int] = {}
+    if site is not None and operators is site.block.forward:
+        stays = {*site.block.kept, site.block.result, "loss"}
+        for at, operator in enumerate(operators):
+            last |= dict.fromkeys((*operator.inputs, *operator.outputs), at)
+    elif site is not None and operators is site.block.backward:
+        stays = {site.block.gradient}
+        made = {"grad:out", *(name for operator in operators for name in operator.outputs)}
+        for at, operator in enumerate(operators):
+            used = (*operator.inputs, *operator.outputs)
+            last |= dict.fromkeys((name for name in used if name in made), at)
+    else:
+        return [()] * len(operators)
+    found: list[list[str]] = [[] for _ in operators]
+    for name, at in last.items():
+        if name not in stays:
+            found[at].append(name)
+    return found
 
 
 def _accumulated(
