@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab import __version__
-from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
+from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
@@ -24,6 +24,7 @@ from trimtab.app.run_folders import (
     next_incarnation,
     next_run,
 )
+from trimtab.app.runnable import refuse_what_cannot_run
 from trimtab.engines import Outcome, load_engine
 from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.runtime.data.errors import DataWarning

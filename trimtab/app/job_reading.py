@@ -9,8 +9,7 @@ from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
 from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
 from trimtab.plan.layout import network_of
-from trimtab.spec import Job, LoadedJob, StrategyError, load_job
-from trimtab.spec.language import unsupported_by_runtime
+from trimtab.spec import Job, LoadedJob, load_job
 
 
 def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
@@ -43,16 +42,6 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
 def network_key(job: Job) -> str:
     """The dotted path of the key that names what a checked job trains."""
     return f"model.{next(iter(job.model.named))}"
-
-
-def refuse_what_cannot_run(loaded: LoadedJob) -> None:
-    """Refuse formulas that the language has and the runtime has not yet.
-
-    Raises: StrategyError with every such statement and clause.
-    """
-    problems = unsupported_by_runtime(loaded.program)
-    if problems:
-        raise StrategyError(problems, loaded.program.documents)
 
 
 def say_warnings(loaded: LoadedJob) -> None:

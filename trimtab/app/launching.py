@@ -8,10 +8,11 @@ from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
 from trimtab.policy import Limits
 from trimtab.spec import Job, parse_strategy
+from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
 from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
-from trimtab.terms import OnLoss, Phase
+from trimtab.terms import Phase
 
 RANK_MODULE = "trimtab.runtime.worker"
 _BEATS_PER_LIMIT = 4
@@ -70,7 +71,7 @@ def build_launch(
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=tolerance.on_loss if is_whole else OnLoss.ROLLBACK,
+        on_loss=rule_of(job, is_replicated=is_whole),
         is_replacing=tolerance.replace or not is_whole,
         num_needed=1 if is_whole else card.devices,
         grace_s=card.grace,

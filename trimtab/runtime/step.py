@@ -58,6 +58,7 @@ class Work:
         waits: Name of each collective and the nanoseconds spent in it, in order.
         computed, reused, recovered: Shares computed here; kept from an earlier attempt; computed for a lost peer.
         tokens, targets: Positions computed here, and those of them that count for the loss.
+        sent_bytes: Payload that this rank has sent.
     """
 
     waits: list[tuple[str, int]] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Work:
     recovered: list[int] = field(default_factory=list)
     tokens: int = 0
     targets: int = 0
+    sent_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -266,6 +268,8 @@ class StepRunner:
         ended_ns = time.monotonic_ns()
         self._recorder.switch(outer, at_ns=ended_ns)
         self.work.waits.append((name, ended_ns - started_ns))
+        if self._group is not None:
+            self.work.sent_bytes += self._group.tally.taken()
 
     def _commit(self, step: int, total: Tensor) -> StepResult:
         self._watch.enter(Phase.APPLY, step)

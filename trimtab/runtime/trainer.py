@@ -270,6 +270,7 @@ class Trainer:
             recovered=work.recovered,
             tokens=work.tokens,
             targets=work.targets,
+            sent_bytes=work.sent_bytes,
             flops=round(work.tokens * self._rules.flops_per_token),
         )
         self._runner.work = Work()

@@ -170,7 +170,7 @@ def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
 
 def _loss_of_a_rank(job: Job) -> Iterator[Contradiction]:
     on_loss, engine = job.fault_tolerance.on_loss, job.orchestration.engine
-    if engine is Engine.TORCHRUN and on_loss is not OnLoss.ROLLBACK:
+    if engine is Engine.TORCHRUN and on_loss not in (OnLoss.ROLLBACK, OnLoss.AUTO):
         message = f"on_loss {on_loss} survives inside the step; torchrun kills every rank when one dies"
         hint = "Use engine: local, or on_loss: rollback, which starts again at the newest checkpoint."
         yield Contradiction(message=message, paths=(ON_LOSS, ENGINE), hint=hint)

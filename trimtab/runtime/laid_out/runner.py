@@ -126,6 +126,7 @@ class LaidOutRunner:
             self._faults.at_phase(Phase.APPLY, step)
             loss, stop, border = self._agreed(outcome.loss, requests)
         self.work.waits = self._timed.taken()
+        self.work.sent_bytes = self._group.tally.taken()
         norm = outcome.norm
         is_finite = norm is not None and math.isfinite(norm) and math.isfinite(loss)
         return StepResult(

@@ -32,6 +32,11 @@ class Compressor:
     residuals: dict[Key, Tensor] = field(default_factory=dict)
     factors: dict[Key, Tensor] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Begin anew: what was left over belongs to other weights."""
+        self.residuals.clear()
+        self.factors.clear()
+
     def takes(self, transfer: Transfer) -> bool:
         """Whether a transfer is one of these."""
         return transfer.compress in ("int8", "topk", "powersgd")

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Network
+from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind, actions_of
@@ -27,27 +27,9 @@ from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holder
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.updating import Outcome, PieceOptimizer, Rules, Updater
+from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
 from trimtab.runtime.weights.reading import Weights
-from trimtab.terms import InputError
-
-
-def refuse_unlowerable(network: Network) -> None:
-    """Refuse a network that a plan may have and a lowered one cannot compute.
-
-    Raises: InputError that names what it has and what would do.
-    """
-    if network.dropout:
-        raise InputError(
-            f"{network.name} has dropout {network.dropout:g}: a lowered plan draws no masks, for a mask belongs to whole "
-            "rows and ranks hold parts of them. Set model.dropout: 0."
-        )
-    if 0 < network.window < network.context:
-        raise InputError(
-            f"{network.name} has a window of {network.window} tokens in a context of {network.context}; attention "
-            f"under a window cannot be lowered. Set model.context: {network.window}, where both are the same."
-        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,6 +116,7 @@ class Rank:
         self._seed, self._weights = seed, weights
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
+        self._compressor = collectives.compressor
         self._sites = sites_of(plan)
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
@@ -151,7 +134,12 @@ class Rank:
         """Take the initial weights, and forget all steps."""
         self.stored = self._initial(self._seed, self._weights)
         self._updater.begin(self.stored)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Weights and states are in place: go on from them. What compression has left over is forgotten."""
         self.is_torn = False
+        self._compressor.forget()
 
     def connect(self, transport: Transport) -> None:
         """Go on with other connections; what was under way on the old ones is forgotten."""
@@ -163,6 +151,11 @@ class Rank:
     def optimizer(self) -> PieceOptimizer:
         """Of the pieces that this rank updates."""
         return self._updater.optimizer
+
+    @property
+    def outer(self) -> OuterOptimizer:
+        """Of replicas that train apart."""
+        return self._updater.outer
 
     @property
     def replica(self) -> int:

@@ -186,22 +186,26 @@ class OuterOptimizer:
 
     def __init__(self, averages: Mapping[str, Mapping[str, Averaging]]) -> None:
         self._averages = averages
-        self._anchors: dict[tuple[str, str], Tensor] = {}
-        self._momenta: dict[tuple[str, str], Tensor] = {}
+        self.anchors: dict[tuple[str, str], Tensor] = {}
+        self.momenta: dict[tuple[str, str], Tensor] = {}
+
+    def axes(self, name: str) -> list[str]:
+        """Over which replicas of a parameter keep an anchor and a momentum."""
+        averages = self._averages.get(name, {})
+        return [axis for axis, averaging in averages.items() if averaging.outer == "nesterov"]
 
     def begin(self, name: str, piece: Tensor) -> None:
         """Remember the first weights of a parameter."""
-        for axis, averaging in self._averages.get(name, {}).items():
-            if averaging.outer == "nesterov":
-                self._anchors[name, axis] = piece.clone()
-                self._momenta[name, axis] = torch.zeros_like(piece)
+        for axis in self.axes(name):
+            self.anchors[name, axis] = piece.clone()
+            self.momenta[name, axis] = torch.zeros_like(piece)
 
     def meet(self, name: str, axis: str, mean: Tensor) -> Tensor:
         """The weights to go on with."""
         averaging = self._averages[name][axis]
         if averaging.outer != "nesterov":
             return mean
-        anchor, momentum = self._anchors[name, axis], self._momenta[name, axis]
+        anchor, momentum = self.anchors[name, axis], self.momenta[name, axis]
         gradient = anchor - mean
         momentum.mul_(averaging.momentum).add_(gradient)
         anchor -= gradient + averaging.momentum * momentum

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.accounting import unplanned
@@ -24,7 +25,7 @@ from trimtab.runtime.lowering.exactness import exact, set_aside
 from trimtab.runtime.lowering.extents import Layouts
 from trimtab.runtime.lowering.numbers import Numbers, comes_before
 from trimtab.runtime.lowering.observing import Array, Recorder, Seen, by_tensor, weights_after
-from trimtab.runtime.lowering.rank import Rank, refuse_unlowerable
+from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.references import DecoderDevice, Meeting, OneDevice
 from trimtab.runtime.lowering.replicas import Replica, regions_of, replicas_of
 from trimtab.runtime.lowering.updating import Outcome, Rules
