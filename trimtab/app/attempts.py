@@ -3,7 +3,8 @@
 import os
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
 from trimtab.app.output import json_text, print_document, say
 from trimtab.app.replicas import refuse_what_cannot_fit
-from trimtab.app.reports import folder_report, print_report, write_report
+from trimtab.app.reports import FolderReport, folder_report, print_report, write_report
 from trimtab.app.run_folders import (
     ABOUT_FILE,
     RESOLVED_FILE,
@@ -24,7 +25,7 @@ from trimtab.app.run_folders import (
     next_incarnation,
     next_run,
 )
-from trimtab.engines import Outcome, load_engine
+from trimtab.engines import Observer, Outcome, load_engine
 from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.runtime.data.errors import DataWarning
 from trimtab.runtime.data.locate import locate
@@ -51,22 +52,46 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
     """
     loaded = read_job(path, wishes.overrides)
     say_warnings(loaded)
+    refuse_what_cannot_start(loaded)
+    if is_dry_run:
+        injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
+        folder = next_run(Path(loaded.job.orchestration.runs), loaded.job.run)
+        _print_plan(loaded, launch_of(loaded, folder, injections), wishes)
+        return ExitCode.DONE
+    folder, injections = begin_run(loaded, source=path, injections=wishes.injections)
+    return run_attempt(loaded, folder, injections, wishes)
+
+
+def refuse_what_cannot_start(loaded: LoadedJob) -> None:
+    """Refuse a job that this machine cannot run, before anything is written.
+
+    Raises: StrategyError, InfeasibleError or DataError.
+    """
     refuse_what_cannot_run(loaded)
     refuse_what_cannot_fit(loaded, find_machine())
     refuse_missing_data(loaded.job)
-    injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
+
+
+def begin_run(
+    loaded: LoadedJob, *, source: str, injections: Sequence[str]
+) -> tuple[Path, tuple[Injection, ...]]:
+    """Make the folder of a new run, with its resolved job; returns it with the faults to make happen.
+
+    Args:
+        loaded: The job, which was not refused.
+        source: What the user calls the job: the path of a file.
+        injections: What stood after each ``--inject``.
+
+    Raises: SpecError or UnknownNameError for what is wrong, before a folder is made.
+    """
+    parsed = tuple(parse_injections(injections, devices=loaded.job.orchestration.devices))
     runs = Path(loaded.job.orchestration.runs)
-    if is_dry_run:
-        _print_plan(loaded, launch_of(loaded, next_run(runs, loaded.job.run), injections), wishes)
-        return ExitCode.DONE
-    launch_of(
-        loaded, next_run(runs, loaded.job.run), injections
-    )  # refuses what is wrong before a folder is made
+    launch_of(loaded, next_run(runs, loaded.job.run), parsed)
     folder = create_run(runs, loaded.job.run)
     (folder / RESOLVED_FILE).write_text(loaded.resolved_yaml(), encoding="utf-8")
-    about = {"job_file": path, "working_folder": os.getcwd(), "trimtab": __version__}
+    about = {"job_file": source, "working_folder": os.getcwd(), "trimtab": __version__}
     (folder / ABOUT_FILE).write_text(json_text(about) + "\n", encoding="utf-8")
-    return run_attempt(loaded, folder, injections, wishes)
+    return folder, parsed
 
 
 def refuse_missing_data(job: Job) -> None:
@@ -88,19 +113,37 @@ def run_attempt(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]
 
     Raises: RunStateError if somebody is at work in the run; LaunchError if a process could not be started.
     """
-    engine = load_engine(loaded.job.orchestration.engine)
-    with at_work(folder):
-        launch = launch_of(loaded, folder, injections)
-        say(f"run {launch.run}, attempt {launch.attempt}, in {launch.folder}")
-        num_steps = loaded.job.train.steps
-        with open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json) as observe:
-            outcome = engine.run(launch, observe)
-        report = folder_report(folder, outcome.results)
-        write_report(folder, report)
+    say(f"run {folder.name}, attempt {next_attempt(folder)}, in {folder.resolve()}")
+    num_steps = loaded.job.train.steps
+
+    def view(launch: Launch) -> AbstractContextManager[Observer]:
+        return open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json)
+
+    outcome, report = make_attempt(loaded, folder, injections, view)
     print_report(report, is_json=wishes.is_json)
     if outcome.error:
         say(outcome.error)
     return exit_code_of(outcome)
+
+
+def make_attempt(
+    loaded: LoadedJob,
+    folder: Path,
+    injections: Sequence[Injection],
+    view: Callable[[Launch], AbstractContextManager[Observer]],
+) -> tuple[Outcome, FolderReport]:
+    """Make the next attempt of a run and write its report; says nothing but to the view.
+
+    Raises: RunStateError if somebody is at work in the run; LaunchError if a process could not be started.
+    """
+    engine = load_engine(loaded.job.orchestration.engine)
+    with at_work(folder):
+        launch = launch_of(loaded, folder, injections)
+        with view(launch) as observe:
+            outcome = engine.run(launch, observe)
+        report = folder_report(folder, outcome.results)
+        write_report(folder, report)
+    return outcome, report
 
 
 def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) -> Launch:

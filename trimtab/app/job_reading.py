@@ -30,7 +30,15 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise JobReadError(f"{path}:{line}: the job file is not UTF-8 text") from error
-    loaded = load_job(text, source=path, overrides=overrides, environment=os.environ, read=_read_text)
+    return read_job_text(text, source=path, overrides=overrides)
+
+
+def read_job_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job of a text; ``source`` is what errors call it, and files that it names are found beside.
+
+    Raises: JobReadError if its network cannot be built; JobFileError with everything that is wrong in it.
+    """
+    loaded = load_job(text, source=source, overrides=overrides, environment=os.environ, read=_read_text)
     try:
         network_of(loaded.job)
     except ConfigError as error:
