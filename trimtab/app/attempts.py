@@ -1,6 +1,8 @@
 """One attempt of a run, from the launch to the report, and the verb ``run``, which makes the first."""
 
+import json
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Sequence
@@ -8,8 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab import __version__
-from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
+from trimtab.app.job_reading import read_job, read_job_text, refuse_what_cannot_run, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
@@ -21,6 +22,7 @@ from trimtab.app.run_folders import (
     RESOLVED_FILE,
     at_work,
     create_run,
+    job_file_of,
     next_attempt,
     next_incarnation,
     next_run,
@@ -33,7 +35,8 @@ from trimtab.runtime.data.tokenizers import choose_tokenizer
 from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import Injection, parse_injections
 from trimtab.spec.resolved import REDACTED, is_secret
-from trimtab.terms import ExitCode, RunState
+from trimtab.terms import ExitCode, InputError, RunState
+from trimtab.terms.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +53,34 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
 
     A dry run prints what would be started, secrets left out; it starts and writes nothing.
     """
-    loaded = read_job(path, wishes.overrides)
+    return _run_loaded(read_job(path, wishes.overrides), wishes, job_file=path, is_dry_run=is_dry_run)
+
+
+def run_script(path: str, arguments: Sequence[str], wishes: Wishes, *, is_dry_run: bool) -> int:
+    """Run a program of the user's without a job file, in a new run that is named after it; returns the exit code."""
+    loaded = read_job_text(script_job(path, arguments), source="--script", overrides=wishes.overrides)
+    return _run_loaded(loaded, wishes, job_file=None, is_dry_run=is_dry_run)
+
+
+def script_job(path: str, arguments: Sequence[str]) -> str:
+    """The job file of a script, with nothing but its name and its program.
+
+    >>> print(script_job("my_loops/Train 2.py", ["--lr", "0.1"]))
+    {"run": "train-2", "script": {"file": "my_loops/Train 2.py", "args": ["--lr", "0.1"]}}
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:63] or "script"
+    return json.dumps({"run": name, "script": {"file": path, "args": list(arguments)}})
+
+
+def _run_loaded(loaded: LoadedJob, wishes: Wishes, *, job_file: str | None, is_dry_run: bool) -> int:
     say_warnings(loaded)
     refuse_what_cannot_start(loaded)
     if is_dry_run:
         injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
         folder = next_run(Path(loaded.job.orchestration.runs), loaded.job.run)
-        _print_plan(loaded, launch_of(loaded, folder, injections), wishes)
+        _print_plan(loaded, launch_of(loaded, folder, injections, job_file=job_file), wishes)
         return ExitCode.DONE
-    folder, injections = begin_run(loaded, source=path, injections=wishes.injections)
+    folder, injections = begin_run(loaded, job_file=job_file, injections=wishes.injections)
     return run_attempt(loaded, folder, injections, wishes)
 
 
@@ -73,32 +95,38 @@ def refuse_what_cannot_start(loaded: LoadedJob) -> None:
 
 
 def begin_run(
-    loaded: LoadedJob, *, source: str, injections: Sequence[str]
+    loaded: LoadedJob, *, job_file: str | None, injections: Sequence[str]
 ) -> tuple[Path, tuple[Injection, ...]]:
     """Make the folder of a new run, with its resolved job; returns it with the faults to make happen.
 
     Args:
         loaded: The job, which was not refused.
-        source: What the user calls the job: the path of a file.
+        job_file: The path of the job file, as the user wrote it; None if there is none.
         injections: What stood after each ``--inject``.
 
     Raises: SpecError or UnknownNameError for what is wrong, before a folder is made.
     """
     parsed = tuple(parse_injections(injections, devices=loaded.job.orchestration.devices))
     runs = Path(loaded.job.orchestration.runs)
-    launch_of(loaded, next_run(runs, loaded.job.run), parsed)
+    launch_of(loaded, next_run(runs, loaded.job.run), parsed, job_file=job_file)
     folder = create_run(runs, loaded.job.run)
     (folder / RESOLVED_FILE).write_text(loaded.resolved_yaml(), encoding="utf-8")
-    about = {"job_file": source, "working_folder": os.getcwd(), "trimtab": __version__}
+    about = {"job_file": job_file, "working_folder": os.getcwd(), "trimtab": __version__}
     (folder / ABOUT_FILE).write_text(json_text(about) + "\n", encoding="utf-8")
     return folder, parsed
 
 
 def refuse_missing_data(job: Job) -> None:
-    """Look for the job's text and tokenizer now; a rank would look, too, but only after all of them have started.
+    """Look for the job's text and tokenizer, or its script; a rank would look, too, but only after all have started.
 
-    Raises: DataError if one is not there, or is not what it should be.
+    Raises: DataError if one is not there, or is not what it should be; InputError if the script is not.
     """
+    if job.script is not None:
+        if not Path(job.script.file).is_file():
+            raise InputError(
+                f"there is no script {job.script.file} in {Path.cwd()}; its path is relative to the working folder"
+            )
+        return
     tokenizer = job.data.tokenizer
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
@@ -138,7 +166,7 @@ def make_attempt(
     """
     engine = load_engine(loaded.job.orchestration.engine)
     with at_work(folder):
-        launch = launch_of(loaded, folder, injections)
+        launch = launch_of(loaded, folder, injections, job_file=job_file_of(folder))
         with view(launch) as observe:
             outcome = engine.run(launch, observe)
         report = folder_report(folder, outcome.results)
@@ -146,7 +174,9 @@ def make_attempt(
     return outcome, report
 
 
-def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) -> Launch:
+def launch_of(
+    loaded: LoadedJob, folder: Path, injections: Sequence[Injection], *, job_file: str | None
+) -> Launch:
     """What the next attempt of a run starts; the folder need not be there yet."""
     attempt = next_attempt(folder)
     return build_launch(
@@ -158,6 +188,7 @@ def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) 
         is_resumed=attempt > 1,
         inherited=inherited_environment(),
         working_folder=Path.cwd(),
+        job_file=job_file,
     )
 
 

@@ -10,7 +10,8 @@ from trimtab.app.output import say
 from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
 from trimtab.plan.layout import network_of
 from trimtab.spec import Job, LoadedJob, StrategyError, load_job
-from trimtab.spec.language import unsupported_by_runtime
+from trimtab.spec.language import unsupported_beside_script, unsupported_by_runtime
+from trimtab.terms import InputError
 
 
 def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
@@ -54,13 +55,26 @@ def network_key(job: Job) -> str:
 
 
 def refuse_what_cannot_run(loaded: LoadedJob) -> None:
-    """Refuse formulas that the language has and the runtime has not yet.
+    """Refuse formulas that the language has and the runtime has not yet, or cannot give to a script.
 
     Raises: StrategyError with every such statement and clause.
     """
-    problems = unsupported_by_runtime(loaded.program)
+    unsupported = unsupported_by_runtime if loaded.job.script is None else unsupported_beside_script
+    problems = unsupported(loaded.program)
     if problems:
         raise StrategyError(problems, loaded.program.documents)
+
+
+def refuse_script(loaded: LoadedJob, *, verb: str) -> None:
+    """Refuse to look into a job whose network only a program of the user's knows.
+
+    Raises: InputError.
+    """
+    if loaded.job.script is not None:
+        raise InputError(
+            f"{loaded.origins['script.file']}  {verb} looks into the network, and only the script "
+            f"{loaded.job.script.file} knows it; `trimtab run` trains it, `trimtab report` says where the time went"
+        )
 
 
 def say_warnings(loaded: LoadedJob) -> None:

@@ -12,6 +12,7 @@ from trimtab.spec.resolved import plain_values
 from trimtab.terms import Phase
 
 RANK_MODULE = "trimtab.runtime.worker"
+SCRIPT_MODULE = "trimtab.runtime.script_worker"
 _BEATS_PER_LIMIT = 4
 """Heartbeats within the silence that is tolerated: three in a row may be late."""
 
@@ -26,6 +27,7 @@ def build_launch(
     is_resumed: bool,
     inherited: Mapping[str, str],
     working_folder: Path,
+    job_file: str | None = None,
 ) -> Launch:
     """What an engine starts for one attempt of a run.
 
@@ -38,6 +40,7 @@ def build_launch(
         is_resumed: Whether to continue from the newest checkpoint.
         inherited: The environment of the caller, of which the ranks see an allow-list.
         working_folder: What relative paths in the job file are relative to.
+        job_file: The file that the user started the run by; None if there was none.
 
     Raises: UnknownNameError for a cluster that the catalog does not know.
     """
@@ -47,12 +50,13 @@ def build_launch(
         folder=folder.resolve(),
         attempt=attempt,
         devices=card.devices,
-        module=RANK_MODULE,
+        module=RANK_MODULE if job.script is None else SCRIPT_MODULE,
         rank_settings={
             "job": plain_values(job),
             "injections": [injection.to_json() for injection in injections],
             "beat_s": tolerance.detection.heartbeat / _BEATS_PER_LIMIT,
             "working_folder": str(working_folder),
+            "job_file": job_file,
             "resume": is_resumed,
         },
         environment=clean_environment(
@@ -68,6 +72,8 @@ def build_launch(
         is_replacing=tolerance.replace,
         grace_s=card.grace,
         first_incarnation=first_incarnation,
+        script=() if job.script is None else (job.script.file, *job.script.args),
+        max_script_restarts=tolerance.restarts.script,
         device_price_usd_per_hour=device_price(job),
     )
 

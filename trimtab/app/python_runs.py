@@ -75,11 +75,11 @@ def run(
     Raises: What ends the command with exit code 2 or 3: InputError (JobFileError, StrategyError and others) and
         InfeasibleError, before anything is started; FailedRunError, a RunError, if the run fails.
     """
-    loaded, source = _read(job, overrides)
+    loaded, job_file = _read(job, overrides)
     if not is_quiet:
         say_warnings(loaded)
     refuse_what_cannot_start(loaded)
-    folder, injections = begin_run(loaded, source=source, injections=inject)
+    folder, injections = begin_run(loaded, job_file=job_file, injections=inject)
 
     def view(launch: Launch) -> AbstractContextManager[Observer]:
         if is_quiet:
@@ -91,7 +91,9 @@ def run(
     return RunResult.of_document(report.document())
 
 
-def _read(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str]) -> tuple[LoadedJob, str]:
+def _read(
+    job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[LoadedJob, str | None]:
     if not isinstance(job, Mapping):
         path = os.fspath(job)
         return read_job(path, overrides), path
@@ -99,7 +101,7 @@ def _read(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[s
         text = json.dumps(job, indent=2, ensure_ascii=False)  # JSON is YAML 1.2
     except (TypeError, ValueError) as error:
         raise InputError(f"the job is a mapping that JSON cannot hold: {error}") from error
-    return read_job_text(text, source=MAPPING_SOURCE, overrides=overrides), MAPPING_SOURCE
+    return read_job_text(text, source=MAPPING_SOURCE, overrides=overrides), None
 
 
 def _look_away(kind: str, t_ns: int, fields: Mapping[str, Any]) -> None:

@@ -51,6 +51,8 @@ class Launch:
         environment: Complete environment of every rank.
         device_price_usd_per_hour: Of one device; None when unknown.
         first_incarnation: Number of every rank's first process; above all that earlier attempts used.
+        script: The user's program and its arguments, if that is what the ranks run.
+        max_script_restarts: How often all ranks of a script may be started again, unless it adopts the run.
         grace_s: From the wish to stop until what still runs is killed.
         agent_address: Where the agent listens; port 0 takes a free one.
     """
@@ -68,6 +70,8 @@ class Launch:
     is_replacing: bool
     grace_s: float
     first_incarnation: int = 0
+    script: tuple[str, ...] = ()
+    max_script_restarts: int = 0
     device_price_usd_per_hour: float | None = None
     agent_address: tuple[str, int] = ("127.0.0.1", 0)
 
@@ -80,6 +84,8 @@ class Launch:
         """Everything that would be started, for people: the command, then the environment and the settings."""
         lines = [f"{self.devices} x {' '.join(self.command())}", "environment:"]
         lines += [f"  {key}={value}" for key, value in sorted(self.environment.items())]
+        if self.script:
+            lines.append(f"script: {' '.join(self.script)}")
         lines += [
             "settings:",
             *(f"  {line}" for line in json.dumps(dict(self.rank_settings), indent=2).splitlines()),

@@ -20,7 +20,7 @@ from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
@@ -61,7 +61,7 @@ class Keeper:
         *,
         rules: KeepingRules,
         state: FlatState,
-        optimizer: FlatOptimizer,
+        optimizer: Optimizer,
         recorder: Recorder,
         faults: Faults,
         watch: Watch,

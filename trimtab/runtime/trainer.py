@@ -15,10 +15,10 @@ from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.keeping import Keeper
-from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.step import Requests, StepResult, StepRunner, Work
+from trimtab.runtime.step import Asking, Computed, Requests, StepResult, StepRunner, Work, answered
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
 from trimtab.terms import Clock, Phase
@@ -37,11 +37,12 @@ class TrainerRules:
         rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
+        tokens_per_step: None if only the targets of a step are known.
     """
 
     num_steps: int
     evaluate_every: int
-    tokens_per_step: int
+    tokens_per_step: int | None
     flops_per_token: float
     device_kind: str
     on_nonfinite: OnNonfinite
@@ -49,8 +50,19 @@ class TrainerRules:
     unigram_entropy: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepBegins:
+    """What a trainer hands to whoever drives it before it tries a step; a step that is tried again begins again."""
+
+    step: int
+
+
 class Trainer:
-    """Trains on one rank under an agent. Call ``run`` once."""
+    """Trains on one rank under an agent. Call ``run`` once, or drive ``ask``.
+
+    Attributes:
+        result: Of the newest step that this rank committed itself.
+    """
 
     def __init__(
         self,
@@ -63,7 +75,7 @@ class Trainer:
         runner: StepRunner,
         evaluator: Evaluator | None,
         state: FlatState,
-        optimizer: FlatOptimizer,
+        optimizer: Optimizer,
         keeper: Keeper,
         recorder: Recorder,
         faults: Faults,
@@ -73,6 +85,7 @@ class Trainer:
         self._state, self._optimizer = state, optimizer
         self._keeper, self._recorder, self._faults = keeper, recorder, faults
         self._committed = committed
+        self.result: StepResult | None = None
         self._evaluated_at = -1
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
@@ -84,6 +97,13 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the agent dismisses this rank."""
+        answered(self.ask(), self._answer)
+
+    def _answer(self, question: Any) -> Computed | None:  # a microbatch, as the runner's loader makes them
+        return None if isinstance(question, StepBegins) else self._runner.answer(question)
+
+    def ask(self) -> Asking[None]:
+        """``run``, with the beginning of each step and its microbatches handed to whoever drives."""
         with contextlib.suppress(Dismissed):
             while True:
                 rendezvous = Rendezvous()
@@ -91,14 +111,14 @@ class Trainer:
                 form = self._link.next_form()
                 self._epoch = form.epoch
                 try:
-                    self._train_epoch_until_fenced(form, rendezvous)
+                    yield from self._train_epoch_until_fenced(form, rendezvous)
                 except (Fenced, _BorderReached) as interruption:
                     self._leave(interruption)
 
-    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> None:
+    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         """When a collective breaks, wait for the fence: it says what happened, and when."""
         try:
-            self._train_epoch(form, rendezvous)
+            yield from self._train_epoch(form, rendezvous)
         except CollectiveError as error:
             self._link.send(Trouble(epoch=form.epoch, error=str(error), t_ns=time.monotonic_ns()))
             with self._watch.waiting():
@@ -125,7 +145,7 @@ class Trainer:
         self._recorder.event("left", step=self._committed, reason=str(interruption))
         self._runner.leave()
 
-    def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> None:
+    def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         self._step_started_ns = time.monotonic_ns()
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
@@ -135,7 +155,8 @@ class Trainer:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
-            result = self._step(group, form)
+            yield StepBegins(step=self._committed)
+            result = yield from self._step(group, form)
             if not result.is_applied and result.targets:
                 self._after_nonfinite(group, result.step)
             self._stop_agreed = result.stop_agreed
@@ -212,13 +233,13 @@ class Trainer:
             group.broadcast(tensor, source=source)
         self._optimizer.num_steps = int(num_updates.item())
 
-    def _step(self, group: Group, form: Form) -> StepResult:
+    def _step(self, group: Group, form: Form) -> Asking[StepResult]:
         started_ns = self._step_started_ns = time.monotonic_ns()
         self._recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
         step = self._committed
         self._faults.outside_timers(step)
         requests = Requests(stop=self._link.is_stop_wanted, border=self._link.is_border_wanted)
-        result = self._runner.run(step, requests)
+        self.result = result = yield from self._runner.ask(step, requests)
         self._committed = step + 1
         self._loss = result.loss
         with self._recorder.within(Clock.HOST_WAIT):
@@ -234,7 +255,9 @@ class Trainer:
                 "loss": result.loss,
                 "grad_norm": result.grad_norm,
                 "lr": result.lr,
-                "tokens": self._rules.tokens_per_step,
+                "tokens": result.targets
+                if self._rules.tokens_per_step is None
+                else self._rules.tokens_per_step,
                 "targets": result.targets,
             }
             self._recorder.event("commit", step=result.step, applied=result.is_applied, **metrics)
