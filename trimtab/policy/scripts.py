@@ -31,6 +31,19 @@ class ScriptState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LastWords:
+    """What a rank of a script wrote down before it ended: the error that ended it, and whether its input was wrong."""
+
+    error: str
+    is_input_error: bool
+
+
+def last_words_name(rank: int, incarnation: int) -> str:
+    """The file inside the run's folder in which a rank writes its last words."""
+    return f"errors/rank-{rank}-{incarnation}.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptDecision:
     """The next state, what to do, and why (empty when nothing is worth saying)."""
 
@@ -39,8 +52,11 @@ class ScriptDecision:
     reason: str = ""
 
 
-def decide_script(state: ScriptState, event: Event) -> ScriptDecision:
-    """What should be done now. Never raises; events that a silent rank cannot cause change nothing."""
+def decide_script(state: ScriptState, event: Event, words: LastWords | None = None) -> ScriptDecision:
+    """What should be done now. Never raises; events that a silent rank cannot cause change nothing.
+
+    ``words`` are those of the rank whose exit is the event, if it left any.
+    """
     if state.is_over:
         return ScriptDecision(state=state)
     match event:
@@ -52,27 +68,30 @@ def decide_script(state: ScriptState, event: Event) -> ScriptDecision:
             return ScriptDecision(state=replace(state, is_stopping=True), reason="asked to stop")
         case Exited() if state.running.get(event.rank) == event.incarnation:
             running = {rank: number for rank, number in state.running.items() if rank != event.rank}
-            return _exited(replace(state, running=running), event)
+            return _exited(replace(state, running=running), event, words)
         case _:
             return ScriptDecision(state=state)
 
 
-def _exited(state: ScriptState, event: Exited) -> ScriptDecision:
+def _exited(state: ScriptState, event: Exited, words: LastWords | None) -> ScriptDecision:
     if state.is_stopping or state.is_restarting or event.is_clean:
         return _after_last(state, event.incarnation)
-    reason = f"rank {event.rank} ended ({event.how})"
+    reason = f"rank {event.rank} ended ({event.how})" + (f": {words.error}" if words is not None else "")
     kills = tuple(Kill(rank=rank, incarnation=number) for rank, number in state.running.items())
-    if state.num_restarts >= state.max_restarts:
-        error = f"{reason}; all ranks were started again {state.num_restarts} times, which is the limit"
-        over = replace(state, is_over=True)
-        return ScriptDecision(state=over, actions=(*kills, End(is_failed=True, error=error)), reason=error)
+    is_input_error = words is not None and words.is_input_error
+    if is_input_error or state.num_restarts >= state.max_restarts:
+        tries = "" if is_input_error else f"; all ranks were started {state.num_restarts + 1} times"
+        end = End(is_failed=True, error=reason + tries, is_input_error=is_input_error)
+        return ScriptDecision(
+            state=replace(state, is_over=True), actions=(*kills, end), reason=reason + tries
+        )
     number = state.num_restarts + 1
     restarting = replace(state, is_restarting=True, num_restarts=number)
     decision = _after_last(restarting, event.incarnation)
     return replace(
         decision,
         actions=(*kills, *decision.actions),
-        reason=f"{reason}: all ranks are started again, time {number} of {state.max_restarts}",
+        reason=f"{reason}; all ranks are started again, time {number} of {state.max_restarts}",
     )
 
 

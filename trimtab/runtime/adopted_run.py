@@ -1,15 +1,14 @@
 """Puts a rank together around a user's own model and optimizer."""
 
 import hashlib
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimtab.policy.wire import Note
-from trimtab.runtime.agent_link import AgentLink
+from trimtab.runtime.agent_link import Link
 from trimtab.runtime.assembly import teller
 from trimtab.runtime.devices import device_kind, fingerprint, prepare
 from trimtab.runtime.enlisting import Enlistment
@@ -50,7 +49,7 @@ class AdoptedRun:
     num_steps: int
     seed: int
     is_exact: bool
-    link: AgentLink
+    link: Link
     recorder: Recorder
     watch: LinkWatch
     trainer: Trainer
@@ -84,7 +83,9 @@ def assemble(
     device = state.parameters.device
     kind = "cpu" if device.type == "cpu" else device_kind()
     prepare(kind, job.orchestration.threads)
-    link = _report(ticket, {**fingerprint(kind, job.orchestration.threads), _INITIAL_WEIGHTS: _digest(state)})
+    link = enlistment.connect(
+        {**fingerprint(kind, job.orchestration.threads), _INITIAL_WEIGHTS: _digest(state)}
+    )
     watch = LinkWatch(link)
     folder = Path(ticket["folder"])
     faults = Faults(
@@ -153,20 +154,6 @@ def assemble(
         watch=watch,
         trainer=trainer,
     )
-
-
-def _report(ticket: Mapping[str, Any], found: dict[str, str]) -> AgentLink:
-    """Connect to the agent, as fit to join; from now on SIGTERM is a wish to stop at a step border."""
-    link = AgentLink(
-        (ticket["agent_host"], ticket["agent_port"]),
-        token=ticket["token"],
-        rank=ticket["rank"],
-        incarnation=ticket["incarnation"],
-        beat_s=ticket["settings"]["beat_s"],
-    )
-    signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
-    link.start(found)
-    return link
 
 
 def _digest(state: FlatState) -> str:

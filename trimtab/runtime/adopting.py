@@ -24,9 +24,10 @@ from trimtab.policy.wire import Failed
 from trimtab.runtime import compat
 from trimtab.runtime.adopted_optimizer import AdoptedOptimizer, Rates
 from trimtab.runtime.adopted_run import AdoptedRun, Microbatch, assemble
-from trimtab.runtime.enlisting import enlisted
+from trimtab.runtime.enlisting import Enlistment, enlisted
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.models import refuse_batch_statistics
+from trimtab.runtime.standing_alone import stand_alone
 from trimtab.runtime.step import Computed, StepResult
 from trimtab.runtime.trainer import StepBegins
 from trimtab.runtime.user_data import Source, UserData
@@ -43,17 +44,20 @@ def adopt(
 ) -> "Session":
     """Make this process a rank of the run that started it. Call it once, on the main thread.
 
+    If no run started it, as in ``python train.py``, it is the only rank of the job: it trains to the same bits, survives
+    nothing and keeps nothing.
+
     The model's parameters move into one vector; they stay the objects that they are.
 
     Args:
         model: On its device, in fp32, with the same initial values on every rank.
         optimizer: Over parameters of the model, not stepped yet.
-        job: The job file that this loop belongs to: a run of another one is refused.
+        job: The job file that this loop belongs to: a run of another one is refused. It may be left out under a run.
         scheduler: Of the learning rate. The session steps it; a resumed run sets it to its step.
 
-    Raises: InputError if no run started this process, or naming what of the model or optimizer cannot be adopted.
+    Raises: InputError naming what of the model or optimizer cannot be adopted; and without a run and a job file.
     """
-    enlistment = enlisted()
+    enlistment = enlisted() or _alone(job)
     if enlistment.duty is not None:
         raise InputError("trimtab.adopt was called twice; one process is one rank of one run")
     settings = enlistment.ticket["settings"]
@@ -314,6 +318,16 @@ class _Buffers:
                 "  Buffers are not saved, and what they hold would depend on who computed which share. Make them "
                 "parameters or constants, or set fault_tolerance.shares: off."
             )
+
+
+def _alone(job: str | os.PathLike[str] | None) -> Enlistment:
+    if job is None:
+        raise InputError(
+            "trimtab.adopt was called in a process that no run started, and names no job file.\n"
+            '  Name one to train alone: trimtab.adopt(model, optimizer, "job.yaml"). Or start the script by\n'
+            "  `trimtab run --script train.py --set train.steps=100 --set orchestration.devices=4`."
+        )
+    return stand_alone(os.fspath(job))
 
 
 def _refuse_another_job(job: str | os.PathLike[str] | None, *, started_by: str | None) -> None:

@@ -1,11 +1,12 @@
 """Who started this process, if it is a rank of a run: what ``adopt`` finds when a script calls it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trimtab.runtime.agent_link import Link
 from trimtab.runtime.recorder import Recorder
-from trimtab.terms import InputError
 
 
 class Duty(Protocol):
@@ -24,13 +25,15 @@ class Enlistment:
     """A process that is a rank of a run.
 
     Args:
-        ticket: What the agent handed it.
+        ticket: What whoever started it handed it.
+        connect: Reports to whoever started it, with the fingerprint of this process.
         started_ns: When its script was about to begin.
         duty: Set when the script adopts the run.
         exit_code: Of the script, once it has ended.
     """
 
     ticket: Mapping[str, Any]
+    connect: Callable[[dict[str, str]], Link]
     recorder: Recorder
     started_ns: int
     duty: Duty | None = None
@@ -41,21 +44,17 @@ _enlistments: list[Enlistment] = []
 """None or one: a process is at most one rank."""
 
 
-def enlist(enlistment: Enlistment) -> None:
-    """Make this process a rank, before its script begins."""
+@contextmanager
+def enlist(enlistment: Enlistment) -> Iterator[None]:
+    """Make this process a rank while the block lasts."""
     assert not _enlistments
     _enlistments.append(enlistment)
+    try:
+        yield
+    finally:
+        _enlistments.clear()
 
 
-def enlisted() -> Enlistment:
-    """How this process is a rank.
-
-    Raises: InputError if nobody made it one.
-    """
-    if not _enlistments:
-        raise InputError(
-            "trimtab.adopt was called in a process that no run started.\n"
-            "  Start the script by its job file, `script: {file: train.py}` and `trimtab run job.yaml`, or by\n"
-            "  `trimtab run --script train.py --set train.steps=100 --set orchestration.devices=4`."
-        )
-    return _enlistments[0]
+def enlisted() -> Enlistment | None:
+    """How this process is a rank; None if no run started it."""
+    return _enlistments[0] if _enlistments else None

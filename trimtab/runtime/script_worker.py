@@ -14,13 +14,16 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trimtab.policy.scripts import last_words_name
+from trimtab.runtime.agent_link import AgentLink
 from trimtab.runtime.enlisting import Enlistment, enlist
 from trimtab.runtime.lifeline import die_with_parent
 from trimtab.runtime.recorder import Recorder
-from trimtab.terms import Clock, InputError, TrimtabError
+from trimtab.terms import Clock, ExitCode, InputError, TrimtabError
 
 
 def main() -> None:
@@ -40,11 +43,27 @@ def main() -> None:
     recorder = Recorder(Path(ticket["folder"]), rank=ticket["rank"], incarnation=ticket["incarnation"])
     started_ns = time.monotonic_ns()
     recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
-    enlistment = Enlistment(ticket=ticket, recorder=recorder, started_ns=started_ns)
-    enlist(enlistment)
+    enlistment = Enlistment(
+        ticket=ticket, connect=partial(_connect, ticket), recorder=recorder, started_ns=started_ns
+    )
     atexit.register(_leave_at_once, enlistment)  # the first to be registered is the last to be called
-    enlistment.exit_code = _run(ticket["settings"]["job"]["script"], enlistment)
+    with enlist(enlistment):
+        enlistment.exit_code = _run(ticket["settings"]["job"]["script"], enlistment)
     sys.exit(enlistment.exit_code)
+
+
+def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> AgentLink:
+    """Report to the agent as fit to join; from now on SIGTERM is a wish to stop at a step border."""
+    link = AgentLink(
+        (ticket["agent_host"], ticket["agent_port"]),
+        token=ticket["token"],
+        rank=ticket["rank"],
+        incarnation=ticket["incarnation"],
+        beat_s=ticket["settings"]["beat_s"],
+    )
+    signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
+    link.start(found)
+    return link
 
 
 def _leave_at_once(enlistment: Enlistment) -> None:
@@ -72,7 +91,7 @@ def rank_variables(ticket: Mapping[str, Any]) -> dict[str, str]:
 def _run(script: Mapping[str, Any], enlistment: Enlistment) -> int:
     """Be the script; returns its exit code, having told the agent why if it owed the run more."""
     path = os.path.abspath(script["file"])
-    sys.argv = [script["file"], *script.get("args", ())]
+    sys.argv = [path, *script.get("args", ())]
     sys.path[0] = os.path.dirname(path)
     code = 0
     failure: Exception | None = None
@@ -83,18 +102,34 @@ def _run(script: Mapping[str, Any], enlistment: Enlistment) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, the agent must hear the first cause
         traceback.print_exc()
         code, failure = 1, error
+    _explain(enlistment, code, failure)
+    is_unfulfilled = enlistment.duty is not None and not enlistment.duty.is_fulfilled
+    return 1 if is_unfulfilled and not code else code
+
+
+def _explain(enlistment: Enlistment, code: int, failure: Exception | None) -> None:
+    """Say why the script ended, if the run needed it: to the agent, or in a file if they never spoke."""
     duty = enlistment.duty
-    if duty is None or duty.is_fulfilled:
-        return code
-    if failure is None:
-        ended = f"the script {f'exited with code {code}' if code else 'ended'} before the run did"
-        duty.fail(
-            f"{ended}: go through session.steps() to its end, or call session.stop()", is_input_error=True
-        )
-    else:
+    if duty is not None and duty.is_fulfilled:
+        return
+    if failure is not None:
         text = str(failure) if isinstance(failure, TrimtabError) else f"{type(failure).__name__}: {failure}"
-        duty.fail(text, is_input_error=isinstance(failure, InputError))
-    return code or 1
+        is_input_error = isinstance(failure, InputError)
+    else:
+        text = f"the script {f'exited with code {code}' if code else 'ended'}"
+        is_input_error = code == ExitCode.INPUT_WRONG  # argparse says so, too
+    if duty is None:
+        if code:
+            ticket = enlistment.ticket
+            path = Path(ticket["folder"]) / last_words_name(ticket["rank"], ticket["incarnation"])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(
+                json.dumps({"error": text, "is_input_error": is_input_error}) + "\n", encoding="utf-8"
+            )
+        return
+    if failure is None:
+        text += " before the run did: go through session.steps() to its end, or call session.stop()"
+    duty.fail(text, is_input_error=is_input_error or failure is None)
 
 
 def _exit_code(ending: SystemExit) -> int:

@@ -1,5 +1,6 @@
 """The agent of a script: it watches processes that may never say a word, and ranks as soon as they do."""
 
+import json
 import signal
 import socket
 from dataclasses import replace
@@ -9,7 +10,7 @@ from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.agent import Agent
 from trimtab.policy import membership as policy
 from trimtab.policy import wire
-from trimtab.policy.scripts import ScriptState, decide_script
+from trimtab.policy.scripts import LastWords, ScriptState, decide_script, last_words_name
 from trimtab.terms import RunState
 
 
@@ -41,12 +42,22 @@ class ScriptAgent(Agent):
                 super()._decide(policy.Spawned(rank=rank, incarnation=incarnation))
             super()._decide(event)
             return
-        decision = decide_script(self._script, event)
+        decision = decide_script(self._script, event, self._last_words(event))
         self._script = decision.state
         if decision.reason:
             self._record("decision", reason=decision.reason)
         for action in decision.actions:
             self._carry_out(action)
+
+    def _last_words(self, event: policy.Event) -> LastWords | None:
+        if not isinstance(event, policy.Exited):
+            return None
+        try:
+            path = self._launch.folder / last_words_name(event.rank, event.incarnation)
+            said = json.loads(path.read_text(encoding="utf-8"))
+            return LastWords(error=str(said["error"]), is_input_error=bool(said["is_input_error"]))
+        except (OSError, ValueError, KeyError, TypeError):  # it left none, or was killed while it wrote them
+            return None
 
     def _judge_end(self, event: policy.Event) -> None:
         """A script that fails after its last step: what it was to do with the weights did not happen."""
