@@ -1,8 +1,10 @@
 """The agent of a script: it watches processes that may never say a word, and ranks as soon as they do."""
 
 import json
+import math
 import signal
 import socket
+import time
 from dataclasses import replace
 
 from trimtab.engines.engine import Observer, Outcome
@@ -13,6 +15,10 @@ from trimtab.policy import wire
 from trimtab.policy.scripts import LastWords, ScriptState, decide_script, last_words_name
 from trimtab.terms import RunState
 
+_TURN_S = 0.1
+_PATIENCE_S = 5.0
+"""How long a script goes on after its run until somebody who watches is told."""
+
 
 class ScriptAgent(Agent):
     """Runs one attempt of a script. See Agent.
@@ -22,8 +28,6 @@ class ScriptAgent(Agent):
     never report are late. When the run is complete, the ranks may take as long as they like to end: what a script
     does after its loop is its own.
     """
-
-    _TURN_S = 0.1
 
     def __init__(self, launch: Launch, observe: Observer) -> None:
         super().__init__(launch, observe)
@@ -86,8 +90,16 @@ class ScriptAgent(Agent):
         complete = self._end
         if complete is None or complete.is_failed:
             return
-        while any(not rank.is_reaped for rank in self._ranks.values()) and self._end is complete:
-            self._turn(self._TURN_S)
+        told_s = time.monotonic() + _PATIENCE_S
+        while (left := self._left()) and self._end is complete:
+            self._turn(_TURN_S)
+            if time.monotonic() > told_s:
+                told_s = math.inf
+                ranks = ", ".join(map(str, left))
+                self._record("decision", reason=f"the run is complete; the script goes on in rank {ranks}")
+
+    def _left(self) -> list[int]:
+        return [rank.rank for rank in self._ranks.values() if not rank.is_reaped]
 
     def _outcome(self) -> Outcome:
         outcome = super()._outcome()
