@@ -36,7 +36,7 @@ class Digits(Dataset):
         keyed = torch.Generator().manual_seed(self.first + number)
         digit = int(torch.randint(10, (), generator=keyed))
         top, left = (int(torch.randint(room, (), generator=keyed)) for room in (6, 8))
-        image = 0.6 * torch.randn(1, 12, 12, generator=keyed)
+        image = 0.3 * torch.randn(1, 12, 12, generator=keyed)
         image[0, top : top + 7, left : left + 5] += self.glyphs[digit]
         return image, digit
 
@@ -49,7 +49,7 @@ def convolution(channels_in, channels):
 
 
 torch.manual_seed(0)
-model = nn.Sequential(convolution(1, 16), convolution(16, 32), nn.Flatten(), nn.Linear(32 * 9, 10))
+model = nn.Sequential(convolution(1, 16), convolution(16, 64), nn.Flatten(), nn.Linear(64 * 9, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 training, held_out = Digits(0, 5000), Digits(5000, 500)
 

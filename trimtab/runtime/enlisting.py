@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab.runtime.agent_link import Link
 from trimtab.runtime.recorder import Recorder
+
+if TYPE_CHECKING:  # it loads torch, which a script may never need
+    from trimtab.runtime.agent_link import Link
 
 
 class Duty(Protocol):
@@ -33,7 +35,7 @@ class Enlistment:
     """
 
     ticket: Mapping[str, Any]
-    connect: Callable[[dict[str, str]], Link]
+    connect: Callable[[dict[str, str]], "Link"]
     recorder: Recorder
     started_ns: int
     duty: Duty | None = None

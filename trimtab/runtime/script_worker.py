@@ -16,14 +16,16 @@ import traceback
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab.policy.scripts import last_words_name
-from trimtab.runtime.agent_link import AgentLink
 from trimtab.runtime.enlisting import Enlistment, enlist
 from trimtab.runtime.lifeline import die_with_parent
 from trimtab.runtime.recorder import Recorder
 from trimtab.terms import Clock, ExitCode, InputError, TrimtabError
+
+if TYPE_CHECKING:
+    from trimtab.runtime.agent_link import AgentLink
 
 
 def main() -> None:
@@ -52,8 +54,10 @@ def main() -> None:
     sys.exit(enlistment.exit_code)
 
 
-def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> AgentLink:
+def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> "AgentLink":
     """Report to the agent as fit to join; from now on SIGTERM is a wish to stop at a step border."""
+    from trimtab.runtime.agent_link import AgentLink  # loads torch, which a script may never need
+
     link = AgentLink(
         (ticket["agent_host"], ticket["agent_port"]),
         token=ticket["token"],
