@@ -41,8 +41,8 @@ def test_every_public_name_is_where_it_is_said_to_be() -> None:
     """A name that is listed and not there breaks the first line of somebody's program."""
     assert all(getattr(package, name) is not None for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
-    with pytest.raises(AttributeError, match="no attribute 'runn'"):
-        package.runn  # noqa: B018 - the access is what is tested
+    with pytest.raises(AttributeError, match="no attribute 'adpot'"):
+        package.adpot  # noqa: B018 - the access is what is tested
 
 
 @pytest.mark.process
