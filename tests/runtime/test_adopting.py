@@ -117,7 +117,7 @@ def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran) -> None:
 def test_a_replacement_joins_with_the_rates_of_its_step(trimtab: Trimtab, undisturbed: Ran) -> None:
     """Its loop begins in the middle of the run: momentum comes from a peer, the scheduler is set to the step."""
     ran = trimtab(
-        "run", "loop.yaml", "--json", "--inject", "kill:rank=1,step=2", "--inject", "slow:rank=0,factor=2000",
+        "run", "loop.yaml", "--json", "--inject", "kill:rank=1,step=2", "--inject", "slow:rank=0,step=3,factor=1000",
         "--set", "fault_tolerance.replace=true",
     )  # fmt: skip
     assert_same(ran, undisturbed)
