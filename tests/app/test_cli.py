@@ -11,7 +11,7 @@ VERBS = [
 ]  # fmt: skip
 
 OPTIONS = {
-    "run": {"--set", "--inject", "--dry-run", "--json"},
+    "run": {"--script", "--set", "--inject", "--dry-run", "--json"},
     "resume": {"--set", "--inject", "--json"},
     "explain": {"--set", "--diff", "--format", "--out", "--json", "--schema"},
     "verify": {"--set", "--steps", "--quick", "--json"},

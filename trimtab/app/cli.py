@@ -12,7 +12,7 @@ import typer
 
 from trimtab.app.answer_formats import AnswerFormat
 from trimtab.app.export_formats import ExportFormat
-from trimtab.terms import ExitCode, TrimtabError, WeightType
+from trimtab.terms import ExitCode, InputError, TrimtabError, WeightType
 
 Overrides = Annotated[
     list[str] | None,
@@ -88,7 +88,20 @@ def _report_error(message: str, *, is_json: bool) -> None:
 
 @app.command()
 def run(
-    job: JobFile,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB | ARGS", help="The job file; behind --script, what the script is called with."
+        ),
+    ] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script",
+            metavar="FILE",
+            help="Run a program of your own; put -- before ARGS that begin with -.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     injections: Injections = None,
     is_dry_run: Annotated[
@@ -97,10 +110,14 @@ def run(
     is_json: AsJson = False,
 ) -> int:
     """Train, with a live view; ends with the ledger."""
-    from trimtab.app.attempts import Wishes, run_job
+    from trimtab.app.attempts import Wishes, run_job, run_script
 
     wishes = Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json)
-    return run_job(job, wishes, is_dry_run=is_dry_run)
+    if script is not None:
+        return run_script(script, words or (), wishes, is_dry_run=is_dry_run)
+    if not words or len(words) > 1:
+        raise InputError(f"run takes one job file, or --script FILE, not {len(words or ())} names")
+    return run_job(words[0], wishes, is_dry_run=is_dry_run)
 
 
 @app.command()

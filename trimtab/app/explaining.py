@@ -11,7 +11,7 @@ from pathlib import Path
 from trimtab.app.compiling import cluster_of, compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.explanation_text import Line, explanation_lines, plain
-from trimtab.app.job_reading import network_key, read_job, say_warnings
+from trimtab.app.job_reading import network_key, read_job, refuse_script, say_warnings
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import json_text
@@ -96,6 +96,7 @@ def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> i
 
 def _loaded(path: str, overrides: Sequence[str]) -> LoadedJob:
     loaded = read_job(path, overrides)
+    refuse_script(loaded, verb="explain")
     say_warnings(loaded)
     return loaded
 

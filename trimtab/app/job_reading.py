@@ -10,6 +10,7 @@ from trimtab.app.output import say
 from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
 from trimtab.plan.layout import network_of
 from trimtab.spec import Job, LoadedJob, load_job
+from trimtab.terms import InputError
 
 
 def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
@@ -29,7 +30,15 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise JobReadError(f"{path}:{line}: the job file is not UTF-8 text") from error
-    loaded = load_job(text, source=path, overrides=overrides, environment=os.environ, read=_read_text)
+    return read_job_text(text, source=path, overrides=overrides)
+
+
+def read_job_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job of a text; ``source`` is what errors call it, and files that it names are found beside.
+
+    Raises: JobReadError if its network cannot be built; JobFileError with everything that is wrong in it.
+    """
+    loaded = load_job(text, source=source, overrides=overrides, environment=os.environ, read=_read_text)
     try:
         network_of(loaded.job)
     except ConfigError as error:
@@ -42,6 +51,18 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
 def network_key(job: Job) -> str:
     """The dotted path of the key that names what a checked job trains."""
     return f"model.{next(iter(job.model.named))}"
+
+
+def refuse_script(loaded: LoadedJob, *, verb: str) -> None:
+    """Refuse to look into a job whose network only a program of the user's knows.
+
+    Raises: InputError.
+    """
+    if loaded.job.script is not None:
+        raise InputError(
+            f"{loaded.origins['script.file']}  {verb} looks into the network, and only the script "
+            f"{loaded.job.script.file} knows it; `trimtab run` trains it, `trimtab report` says where the time went"
+        )
 
 
 def say_warnings(loaded: LoadedJob) -> None:

@@ -7,7 +7,7 @@ from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, StrategyError
-from trimtab.spec.language import is_replicated, unsupported_by_runtime
+from trimtab.spec.language import is_replicated, unsupported_beside_script, unsupported_by_runtime
 from trimtab.terms import OnLoss
 
 _SHARES, _ON_LOSS = "fault_tolerance.shares", "fault_tolerance.on_loss"
@@ -20,14 +20,16 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
         loaded: Read and checked.
         is_resumed: Whether the job is that of a run that was begun: its number of shares was decided then.
 
-    Raises: StrategyError with every statement that the runtime has not yet, or that the formulas cannot mean;
+    Raises: StrategyError with every statement that the runtime has not yet, that cannot be given to a script, or that
+        the formulas cannot mean;
         JobReadError at the line of a key that asks for more than the layout can give; InputError for a network that
         cannot be lowered.
     """
-    problems = unsupported_by_runtime(loaded.program)
+    unsupported = unsupported_by_runtime if loaded.job.script is None else unsupported_beside_script
+    problems = unsupported(loaded.program)
     if problems:
         raise StrategyError(problems, loaded.program.documents)
-    if is_replicated(loaded.program):
+    if loaded.job.script is not None or is_replicated(loaded.program):
         return
     plan = compiled(loaded)
     refuse_unlowerable(plan.network)

@@ -22,6 +22,11 @@ def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
     torch._foreach_copy_(targets, sources)
 
 
+def num_writes(tensor: Tensor) -> int:
+    """How often a tensor was written in place; differs from an earlier reading if it was written in between."""
+    return int(tensor._version)
+
+
 def all_to_all(
     group: Any, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int]
 ) -> Any:

@@ -7,7 +7,7 @@ kernels work in vectors of at most 16 fp32 numbers and treat the rest after the 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,23 @@ class Sgd:
         return torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused
         )
+
+
+class Optimizer(Protocol):
+    """What a step, a save and a recovery need of an optimizer over the flat state."""
+
+    def step(self, gradients: Sequence[Tensor], *, lr: float) -> None:
+        """Apply one step. ``gradients``: the decayed and the other part of a vector of the flat layout."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps applied so far; set it after filling states."""
+
+    @num_steps.setter
+    def num_steps(self, num_steps: int) -> None: ...
+
+    def state_tensors(self) -> dict[str, list[Tensor]]:
+        """The state vectors themselves by name, cut like the gradients; write to them to load."""
 
 
 OptimizerSettings = AdamW | Sgd
