@@ -8,12 +8,13 @@ from torch import Tensor
 
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
+from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.tape import Tape, record
@@ -21,11 +22,6 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
-_FORWARD_OF = {
-    kind: OperatorKind(kind.value.removesuffix("_grad"))
-    for kind in OperatorKind
-    if kind.value.endswith("_grad")
-}
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
 
@@ -63,8 +59,14 @@ class Scope:
         return self.site.block.name if self.site else "update"
 
 
-Observer = Callable[[Scope, Operator], None]
-"""Looks at what an operator has made."""
+class Observer:
+    """Looks on while a rank computes; called on the rank's own thread, and must not change what it sees."""
+
+    def begins(self, scope: Scope, operator: Operator) -> None:
+        """An operator is about to run."""
+
+    def made(self, scope: Scope, operator: Operator) -> None:
+        """An operator has run: its outputs are among the tensors of the scope."""
 
 
 class OperatorRunner:
@@ -74,7 +76,7 @@ class OperatorRunner:
         plan: Whose they are.
         collectives: Of the rank.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
-        observe: Is told of every operator that has run.
+        observe: Looks at every operator.
     """
 
     def __init__(
@@ -90,15 +92,33 @@ class OperatorRunner:
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
+        self._turns: dict[str, BlockTurns] = {}
         self._stays: dict[int, frozenset[str]] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
 
+    def constants(self) -> list[Tensor]:
+        """What is the same in every step."""
+        return self._attention.constants
+
     def run(self, operators: Iterable[Operator], scope: Scope) -> None:
         """Operators in order."""
         for operator in operators:
             self.run_one(operator, scope)
+
+    def take_turns(self, turns: Iterable[Turn], scope: Scope) -> None:
+        """Operators in order; values that nobody reads any more are let go."""
+        for turn in turns:
+            self.run_one(turn.operator, scope)
+            for name in turn.dead:
+                scope.tensors.pop(name, None)
+
+    def turns(self, block: Block) -> BlockTurns:
+        """How a block runs."""
+        if block.name not in self._turns:
+            self._turns[block.name] = turns_of(block)
+        return self._turns[block.name]
 
     def run_one(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """One operator.
@@ -113,13 +133,19 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
+        self.begin(scope, operator)
         outputs = self._outputs(operator, scope, members)
         scope.tensors.update(zip(operator.outputs, outputs, strict=True))
+
+    def begin(self, scope: Scope, operator: Operator) -> None:
+        """Tell the observer that an operator is about to run."""
+        if self._observe is not None:
+            self._observe.begins(scope, operator)
 
     def tell(self, scope: Scope, operator: Operator) -> None:
         """Let the observer look at what an operator has made."""
         if self._observe is not None:
-            self._observe(scope, operator)
+            self._observe.made(scope, operator)
 
     def _outputs(self, operator: Operator, scope: Scope, members: frozenset[int] | None) -> Sequence[Tensor]:
         tensors = [scope.tensors[name] for name in operator.inputs]
@@ -131,12 +157,15 @@ class OperatorRunner:
         if kind is OperatorKind.SLICE:
             return self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            return [torch.stack(tensors).sum(0)] if len(tensors) > 2 else [tensors[0] + tensors[1]]
+            total = tensors[0] + tensors[1]
+            for tensor in tensors[2:]:
+                total += tensor
+            return [total]
         if kind is OperatorKind.ACCUMULATE:
             return [self._accumulated(operator.outputs[0], tensors[0], scope)]
         if kind in UNTAPED:
             return [computation(kind, self._pieces(operator, scope))(*tensors)]
-        if kind in _FORWARD_OF:
+        if kind in FORWARD_OF:
             return self._gradients(operator, scope, tensors[0])
         return [self._computed(operator, scope, tensors)]
 
@@ -167,7 +196,7 @@ class OperatorRunner:
         return lambda name: name in found or name.startswith(_PARAMETER)
 
     def _gradients(self, operator: Operator, scope: Scope, gradient: Tensor) -> list[Tensor]:
-        kind = _FORWARD_OF[operator.kind]
+        kind = FORWARD_OF[operator.kind]
         tape = scope.tapes.pop((kind, operator.parameters))
         assert isinstance(tape, Tape), operator.kind
         num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1

@@ -1,7 +1,7 @@
 """What happens once a step on one rank: sums over ranks, the norm, the optimizer on the stored pieces, averages."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
 from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
+from trimtab.plan.lifetimes import update_turns
 from trimtab.runtime.lowering.sites import Stages, update_holders
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.optimizers import OptimizerSettings, is_decayed
@@ -73,8 +74,25 @@ class PieceOptimizer:
         for group in self._optimizers[name].param_groups:
             group["lr"] = lr
         self._optimizers[name].step()
-        held.grad = None
+        # Between steps it would hold pieces and copies that are stored nowhere else.
+        held.grad, held.data = None, _NOTHING
         return vector.to(piece.dtype).view(piece.shape)
+
+    def held(self) -> Mapping[str, list[Tensor]]:
+        """What it keeps between steps: states, master copies among them, and torch's counters of steps."""
+        kept = [item for optimizer in self._optimizers.values() for item in _state_tensors(optimizer)]
+        return {
+            "states": [*self._masters.values(), *(tensor for name, tensor in kept if name != "step")],
+            "constants": [tensor for name, tensor in kept if name == "step"],
+        }
+
+
+_NOTHING = torch.empty(0)
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for state in optimizer.state.values():
+        yield from ((name, value) for name, value in state.items() if isinstance(value, Tensor))
 
 
 class OuterOptimizer:
@@ -107,6 +125,10 @@ class OuterOptimizer:
         anchor -= gradient + averaging.momentum * momentum
         return anchor.clone()
 
+    def held(self) -> list[Tensor]:
+        """What it keeps between steps."""
+        return [*self._anchors.values(), *self._momenta.values()]
+
 
 class Updater:
     """Runs the update of a plan on one rank."""
@@ -126,11 +148,17 @@ class Updater:
         self._optimizer = PieceOptimizer(rules.optimizer)
         self._outer = OuterOptimizer(plan.bound.averages)
         self._final = _final_names(plan)
+        self._turns = update_turns(plan.update, self._final.values())
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
         """Tell it the first weights."""
         for name, piece in stored.items():
             self._outer.begin(name, piece)
+
+    def held(self) -> Mapping[str, list[Tensor]]:
+        """What is kept between steps beside parameters and gradients, by class."""
+        kept = self._optimizer.held()
+        return {**kept, "states": [*kept["states"], *self._outer.held()]}
 
     def run(
         self,
@@ -155,9 +183,11 @@ class Updater:
         scope.tensors |= {f"param:{name}": piece for name, piece in stored.items()}
         scope.tensors |= {name: tensor.to(DTYPES[values[name].dtype]) for name, tensor in added_up.items()}
         scope.tensors |= {"loss": loss, "num_tokens": torch.tensor(float(num_tokens))}
-        for operator in self._plan.update.operators:
-            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
-                self._run(operator, scope, step)
+        for turn in self._turns:
+            if turn.operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(turn.operator):
+                self._run(turn.operator, scope, step)
+            for name in turn.dead:
+                scope.tensors.pop(name, None)
         for name in stored:
             stored[name] = scope.tensors[self._plan.update.results[name]]
         return self._outcome(scope)
@@ -167,6 +197,7 @@ class Updater:
         return any(holds) if operator.kind is OperatorKind.SUM else all(holds)
 
     def _run(self, operator: Operator, scope: Scope, step: int) -> None:
+        self._runner.begin(scope, operator)
         match operator.kind:
             case OperatorKind.SET_APART:
                 scope.tensors[operator.outputs[0]] = scope.tensors[operator.inputs[0]]
@@ -206,7 +237,8 @@ class Updater:
         for name in operator.inputs:
             parameter = self._plan.parameters[_parameter_of(name)]
             if name in scope.tensors and self._counts(parameter, scope.values[name].placements):
-                total += scope.tensors[name].double().square().sum()
+                for part in scope.tensors[name].reshape(-1).split(_NORM_PIECE):
+                    total += part.double().square().sum()
         return total.float()
 
     def _counts(self, parameter: Parameter, placements: Placements) -> bool:
@@ -264,6 +296,10 @@ class Updater:
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,
             norm=self._norm(scope),
         )
+
+
+_NORM_PIECE = 2**14
+"""Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile."""
 
 
 def _parameter_of(gradient: str) -> str:
