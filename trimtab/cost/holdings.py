@@ -45,6 +45,7 @@ class Holdings:
             for parameters in self.parameters.values()
             for parameter in parameters
         }
+        self._factors = _factor_bytes(plan)
 
     def of(self, stages: Sequence[int]) -> tuple[HeldTable, ...]:
         """What one rank keeps that holds some stages: params, grads, states."""
@@ -53,6 +54,7 @@ class Holdings:
             for table, size in self._bytes[parameter.name].kept.items():
                 held = count * (self._num_sums(parameter, stages) if table is Table.GRADS else 1)
                 totals[table][table.value in parameter.offloaded] += size * held
+            totals[Table.STATES][False] += count * self._factors.get(parameter.name, 0)
         return tuple(
             HeldTable(table=table, device_bytes=device, host_bytes=host)
             for table, (device, host) in totals.items()
@@ -78,6 +80,25 @@ class Holdings:
                 yield from ((parameter, count) for parameter in self.parameters[block.name] if count)
             else:
                 yield from ((found, 1) for found in self.parameters[block.name] if held & set(found.stages))
+
+
+def _factor_bytes(plan: Plan) -> Mapping[str, int]:
+    """By parameter, the thin matrix that PowerSGD goes on with in the next step; vectors and small matrices have none."""
+    found = {}
+    for operator in plan.update.operators:
+        transfer = operator.transfer
+        if transfer is None or transfer.compress != "powersgd":
+            continue
+        value = plan.update.values[operator.inputs[0]]
+        if len(value.shape) < 2:
+            continue
+        elements = local_elements(value.dims, value.shape, value.placements, plan.axis_sizes)
+        columns = local_elements(value.dims[-1:], value.shape[-1:], value.placements, plan.axis_sizes)
+        rank = int(transfer.compress_argument or 1)
+        if rank * (elements // columns + columns) < elements:
+            name = operator.inputs[0].partition(":")[2].partition("#")[0].partition("~")[0].partition("@")[0]
+            found[name] = BYTES_OF["fp32"] * columns * rank
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trimtab.cost.block_bytes import value_bytes
 from trimtab.cost.counts import Counts
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.cost.operator_bytes import OperatorCounter
@@ -197,6 +198,7 @@ class _Walk:
         self._plan, self._blocks, self._base = plan, blocks, base
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
+        self._posted = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
 
     def act(self, action: Action) -> None:
@@ -207,6 +209,7 @@ class _Walk:
                 passed = self._blocks[block.name].forward
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
+            self._post(action.stage, action.stage + 1)
         elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
             for index, block in reversed(sites):
                 memory = self._blocks[block.name]
@@ -214,6 +217,17 @@ class _Walk:
                     self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
                 self._look(Moment.BACKWARD, memory.backward.most)
                 del self._kept[index, action.microbatch]
+            self._post(action.stage, action.stage - 1)
+
+    def _post(self, source: int, target: int) -> None:
+        """What is sent to another stage lives until the step ends."""
+        pipeline = self._plan.pipeline
+        if not 0 <= target < pipeline.num_stages or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]:
+            return
+        sites = [block for _, block in self._sites(source)]
+        block = sites[-1] if target > source else sites[0]
+        value = block.values[block.result if target > source else block.gradient]
+        self._posted += value_bytes(value, self._plan.axis_sizes)
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""
@@ -228,6 +242,7 @@ class _Walk:
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
             working=local.working + base.working,
+            buffers=local.buffers + self._posted,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
@@ -274,7 +289,9 @@ def _is_same(plan: Plan, operator: Operator, held: Sequence[str], is_sent: bool)
     """Whether what an operator of the update gives is what it has taken."""
     match operator.kind:
         case OperatorKind.UPDATE:
-            return not plan.parameters[operator.parameters[0]].has_master
+            # In place of a piece that lives as long as what was made of it.
+            has_master = plan.parameters[operator.parameters[0]].has_master
+            return not has_master and operator.inputs[1] == f"param:{operator.parameters[0]}"
         case OperatorKind.SET_APART:
             return True
         case OperatorKind.SUM:

@@ -54,10 +54,6 @@ class Posted:
 
     pending: list[tuple[Any, Tensor]] = field(default_factory=list)
 
-    def sweep(self) -> None:
-        """Let go of those that have left."""
-        self.pending = [(work, tensor) for work, tensor in self.pending if not work.is_completed()]
-
     def wait(self) -> None:
         """Until all have left; their tensors are free then."""
         for work, _ in self.pending:
@@ -102,7 +98,6 @@ class Wires:
         count.runs += 1
         count.sent_bytes += tensor.numel() * tensor.element_size()
         tensor = _sendable(tensor, what)
-        self.posted.sweep()
         self.posted.pending.append((dist.isend(tensor, target, tag=tag), tensor))
 
     def receive(
