@@ -58,6 +58,11 @@ class OperatorCounter:
         """Bytes of a value on one rank."""
         return value_bytes(self._values[name], self._sizes)
 
+    def made(self, operator: Operator, name: str) -> int:
+        """Bytes that an operator makes for one of its outputs; a sum over one rank is its input."""
+        is_sum = operator.kind is OperatorKind.ALL_REDUCE
+        return 0 if is_sum and self._num_members(operator) == 1 else self.size(name)
+
     def elements(self, name: str) -> int:
         """Elements of it."""
         return self.size(name) // BYTES_OF.get(self._values[name].dtype, _INDEX)
@@ -164,6 +169,8 @@ class OperatorCounter:
     def _collective(self, operator: Operator) -> OperatorBytes:
         transfer = operator.transfer
         assert transfer is not None, "collectives are sent"
+        if self._num_members(operator) == 1 and operator.kind is OperatorKind.ALL_REDUCE:
+            return OperatorBytes()
         before = sum(self.elements(name) for name in operator.inputs) * _wire_bytes(transfer)
         after = sum(self.elements(name) for name in operator.outputs) * _wire_bytes(transfer)
         is_packed = len(operator.inputs) > 1 or self._is_converted(operator, transfer)
@@ -188,6 +195,11 @@ class OperatorCounter:
             case _:
                 scratch = 0
         return OperatorBytes(scratch=scratch)
+
+    def _num_members(self, operator: Operator) -> int:
+        """Ranks of one group of a collective."""
+        assert operator.transfer is not None, "collectives are sent"
+        return math.prod(self._sizes[axis] for axis in operator.transfer.axes)
 
     def _is_converted(self, operator: Operator, transfer: Transfer) -> bool:
         return any(self._values[name].dtype != transfer.wire for name in operator.inputs)

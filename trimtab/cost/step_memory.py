@@ -106,7 +106,7 @@ class _BlockMemory:
         for turn in turns:
             operator = turn.operator
             for name in operator.outputs:
-                tally.add("activations" if name in block.kept else "working", name, self._made(operator, name))
+                tally.add("activations" if name in block.kept else "working", name, count.made(operator, name))
             needs = count.of(operator)
             tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
             is_again = _tape(operator) in self._recomputed
@@ -126,7 +126,7 @@ class _BlockMemory:
             operator = turn.operator
             for name in operator.outputs:
                 if not name.startswith("acc:"):
-                    tally.add("working", name, self._made(operator, name))
+                    tally.add("working", name, count.made(operator, name))
             needs = count.of(operator)
             tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
             if operator.kind in FORWARD_OF:
@@ -150,9 +150,6 @@ class _BlockMemory:
             for name in operator.outputs:
                 tally.add("gathered", name, self._count.size(name))
             tally.look(self._count.of(operator).scratch, "buffers")
-
-    def _made(self, operator: Operator, name: str) -> int:
-        return self._count.size(name)
 
 
 class _Tally:
@@ -272,7 +269,7 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
             continue
         is_sent = operator.transfer is not None and _takes_part(operator, group)
         for name in operator.outputs:
-            tally.add("working", name, 0 if _is_same(plan, operator, held, is_sent) else count.size(name))
+            tally.add("working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name))
         scratch = count.of(replace(operator, inputs=held)).scratch
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")

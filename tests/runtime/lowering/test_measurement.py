@@ -39,7 +39,7 @@ COMMON = (
 
 MORE: dict[str, Layout] = {
     "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
-    "bf16": (2, "MESH dp 2\nCOMPUTE ALL IN bf16", ROTARY, {}),
+    "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
 }
 
 
