@@ -129,6 +129,7 @@ class _BlockMemory:
                     tally.add("working", name, count.made(operator, name))
             needs = count.of(operator)
             tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
+            tally.tie(operator)
             if operator.kind in FORWARD_OF:
                 self._used_up(operator, tally)
             elif needs.saved:
@@ -158,6 +159,7 @@ class _Tally:
     def __init__(self, base: MemoryClasses | None = None) -> None:
         self._now: Counter[str] = Counter()
         self._sizes: dict[str, tuple[str, int]] = {}
+        self._tied: dict[str, set[str]] = {}
         self._total = 0
         self.most = MemoryClasses()
         self._most_total = 0
@@ -176,8 +178,24 @@ class _Tally:
             now[label] += more
             self.most = MemoryClasses(**now)
 
+    def tie(self, operator: Operator) -> None:
+        """What was summed together is pieces of one vector, which lives as long as any of them."""
+        if operator.kind in _OF_ONE_VECTOR and len(operator.outputs) > 1:
+            alive = set(operator.outputs)
+            self._tied |= dict.fromkeys(operator.outputs, alive)
+
     def drop(self, names: Iterable[str]) -> None:
         """Some things are let go."""
+        for name in names:
+            tied = self._tied.get(name)
+            if tied is None:
+                self._free([name])
+                continue
+            tied.discard(name)
+            if not tied:
+                self._free([other for other, alive in self._tied.items() if alive is tied])
+
+    def _free(self, names: Iterable[str]) -> None:
         for name in names:
             label, size = self._sizes.pop(name, ("working", 0))
             self._now[label] -= size
@@ -186,6 +204,9 @@ class _Tally:
     def size(self, name: str) -> int:
         """Of what lives."""
         return self._sizes.get(name, ("", 0))[1]
+
+
+_OF_ONE_VECTOR = frozenset({OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER})
 
 
 class _Walk:
@@ -273,6 +294,8 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
         scratch = count.of(replace(operator, inputs=held)).scratch
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
+        if is_sent:
+            tally.tie(operator)
         tally.drop(turn.dead)
     most = tally.most
     return replace(base, working=base.working + most.working, buffers=most.buffers)
