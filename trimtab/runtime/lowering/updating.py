@@ -148,7 +148,7 @@ class Updater:
         self._optimizer = PieceOptimizer(rules.optimizer)
         self._outer = OuterOptimizer(plan.bound.averages)
         self._final = _final_names(plan)
-        self._turns = update_turns(plan.update, self._final.values())
+        self._turns = update_turns(plan.update, {*self._final, *self._final.values()})
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
         """Tell it the first weights."""
