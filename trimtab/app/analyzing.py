@@ -2,7 +2,8 @@
 
 import gc
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trimtab.app.output import say
@@ -12,8 +13,8 @@ from trimtab.cost.communication import collective_time
 from trimtab.cost.counts import Counts, counts_of
 from trimtab.cost.estimates import Estimate, estimate
 from trimtab.cost.explanation.analysis import (
-    AnalyzedGroup,
     Analysis,
+    AnalyzedGroup,
     ComparedBytes,
     ComparedMoment,
     ComparedTime,
@@ -29,6 +30,7 @@ from trimtab.terms import InputError
 
 if TYPE_CHECKING:
     from trimtab.runtime.lowering.measurement import RankMeasurement, Trial, Waits
+    from trimtab.runtime.lowering.wires import Sent
 
 _SHOWN_TENSORS = 4
 _NS = 1e-9
@@ -127,7 +129,9 @@ class _Comparing:
             name=letters(number),
             ranks=group.ranks,
             held=tuple(self._held(number, ranks)),
-            moments=tuple(_moment(moment, predicted[moment], most.memory.moments[moment]) for moment in Moment),
+            moments=tuple(
+                _moment(moment, predicted[moment], most.memory.moments[moment]) for moment in Moment
+            ),
             peak=ComparedBytes(
                 name="peak",
                 predicted=max(classes.total for classes in predicted.values()),
@@ -159,7 +163,9 @@ class _Comparing:
     def _times(self, number: int, ranks: Sequence["RankMeasurement"]) -> Iterator[ComparedTime]:
         expected = self._predicted_times(number)
         for name, by_step in self._measured_times(number, ranks).items():
-            yield ComparedTime(name=name, predicted_s=expected.get(name), measured_s=statistics.median(by_step))
+            yield ComparedTime(
+                name=name, predicted_s=expected.get(name), measured_s=statistics.median(by_step)
+            )
 
     def _predicted_times(self, number: int) -> Mapping[str, float]:
         if not self._estimate.groups:
@@ -173,9 +179,7 @@ class _Comparing:
             "bubble": found.waiting_s,
         }
 
-    def _measured_times(
-        self, number: int, ranks: Sequence["RankMeasurement"]
-    ) -> Mapping[str, list[float]]:
+    def _measured_times(self, number: int, ranks: Sequence["RankMeasurement"]) -> Mapping[str, list[float]]:
         """By class, for each step the mean over the ranks."""
         places = self._counts.groups[number].ranks
         found: dict[str, list[float]] = {}
@@ -189,7 +193,9 @@ class _Comparing:
                 ],
                 "recompute": [one.get(Phase.RECOMPUTE, 0) for one in computing],
                 "update": [one.get(Phase.UPDATE, 0) for one in computing],
-                "transfer": [taken.collectives_ns - waited for taken, waited in zip(steps, late, strict=True)],
+                "transfer": [
+                    taken.collectives_ns - waited for taken, waited in zip(steps, late, strict=True)
+                ],
                 "late": late,
                 "bubble": [taken.pipeline_ns for taken in steps],
                 "unattributed": [taken.unattributed_ns for taken in steps],
@@ -205,7 +211,8 @@ class _Comparing:
         is_here = self._cluster.name == THIS_MACHINE
         for use in self._counts.uses[number]:
             what = sent_of(use.traffic)
-            took, late = self._median(group.ranks, what, "busy_ns"), self._median(group.ranks, what, "late_ns")
+            took = self._median(group.ranks, partial(_busy_ns, what))
+            late = self._median(group.ranks, partial(_late_ns, what))
             is_handed = use.traffic.operator.kind is OperatorKind.SEND
             yield MeasuredCollective(
                 block=use.traffic.block,
@@ -231,11 +238,18 @@ class _Comparing:
             name="sent", predicted=round(runs * traffic.sent_bytes(rank)), measured=round(runs * each)
         )
 
-    def _median(self, ranks: Sequence[int], what: object, field: str) -> float:
-        by_step = [
-            statistics.mean(getattr(waits[rank], field).get(what, 0) for rank in ranks) for waits in self._waits
-        ]
+    def _median(self, ranks: Sequence[int], taken: Callable[["Waits"], int]) -> float:
+        """Seconds: the median over the steps of the mean over some ranks."""
+        by_step = [statistics.mean(taken(waits[rank]) for rank in ranks) for waits in self._waits]
         return statistics.median(by_step) * _NS
+
+
+def _busy_ns(what: "Sent", waits: "Waits") -> int:
+    return waits.busy_ns.get(what, 0)
+
+
+def _late_ns(what: "Sent", waits: "Waits") -> int:
+    return waits.late_ns.get(what, 0)
 
 
 def _moment(moment: Moment, predicted: MemoryClasses, measured: MemoryClasses) -> ComparedMoment:

@@ -65,7 +65,9 @@ def answer_of(
     Raises: InputError for a form that there is not, or two of them.
     """
     if analyzed_steps is not None and other is not None:
-        raise InputError("explain --analyze --diff: real steps are of one job; analyze the two one after the other")
+        raise InputError(
+            "explain --analyze --diff: real steps are of one job; analyze the two one after the other"
+        )
     known = [found.value for found in Format]
     if form is not None and form not in known:
         nearest = nearest_name(form, known)
@@ -108,9 +110,7 @@ def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> i
     return ExitCode.INFEASIBLE if found.fits is False else ExitCode.DONE
 
 
-def _analyzed(
-    loaded: LoadedJob, path: str, plan: Plan | None, machine: MachineFacts, steps: int
-) -> Analysis:
+def _analyzed(loaded: LoadedJob, path: str, plan: Plan | None, machine: MachineFacts, steps: int) -> Analysis:
     # Only who asks for real steps pays for it.
     from trimtab.app.analyzing import analyze
 

@@ -94,12 +94,16 @@ class OperatorCounter:
                 size = self.size(operator.inputs[0])
                 return OperatorBytes(saved=2 * size, scratch=6 * self._network.top_k * size)
             case OperatorKind.DISPATCH:
-                return OperatorBytes(saved=self._slots(operator.outputs[0]), scratch=2 * self.size(operator.outputs[0]))
+                return OperatorBytes(
+                    saved=self._slots(operator.outputs[0]), scratch=2 * self.size(operator.outputs[0])
+                )
             case OperatorKind.DISPATCH_GRAD:
                 return OperatorBytes(scratch=self.size(operator.inputs[0]) + self.size(operator.outputs[0]))
             case OperatorKind.COMBINE:
                 picked, out = operator.inputs[0], operator.outputs[0]
-                return OperatorBytes(saved=2 * self.size(picked) + self._slots(picked), scratch=2 * self.size(out))
+                return OperatorBytes(
+                    saved=2 * self.size(picked) + self._slots(picked), scratch=2 * self.size(out)
+                )
             case OperatorKind.COMBINE_GRAD:
                 return OperatorBytes(scratch=2 * self.size(operator.inputs[0]))
             case OperatorKind.VOCAB_SUMS | OperatorKind.LOSS:
@@ -217,7 +221,9 @@ class OperatorCounter:
     def _ring_sizes(self, q: str, k: str) -> tuple[int, int]:
         """Bytes in fp32 of a rank's queries, and of their scores with the keys of one rank."""
         keys = self._values[k]
-        ranks = math.prod(self._sizes[axis] for axis, placement in keys.placements if placement.dim == "sequence")
+        ranks = math.prod(
+            self._sizes[axis] for axis, placement in keys.placements if placement.dim == "sequence"
+        )
         queries = self.elements(q) * _FP32
         return queries, queries // self._network.head_size * -(-keys.shape[1] // ranks)
 

@@ -28,9 +28,13 @@ _COUNTER_BYTES = BYTES_OF["fp32"]
 def constant_bytes(plan: Plan, counts: Counts, stages: Sequence[int]) -> int:
     """What a rank keeps besides: angles of rotary positions, and counters of steps where Adam keeps two moments."""
     network = plan.network
-    angles = network.context * network.head_size * BYTES_OF["fp32"] if network.positions.value == "rotary" else 0
+    angles = (
+        network.context * network.head_size * BYTES_OF["fp32"] if network.positions.value == "rotary" else 0
+    )
     counted = sum(
-        count * _COUNTER_BYTES for parameter, count in counts.holdings.held_by(stages) if parameter.num_states > 1
+        count * _COUNTER_BYTES
+        for parameter, count in counts.holdings.held_by(stages)
+        if parameter.num_states > 1
     )
     return angles + counted
 
@@ -92,7 +96,9 @@ class _BlockMemory:
         self.forward = self._forward(turns.forward)
         self.backward = self._backward(turns.recompute, turns.backward)
         self.gradients = {
-            name.removeprefix("acc:"): self._count.size(name) for name in block.values if name.startswith("acc:")
+            name.removeprefix("acc:"): self._count.size(name)
+            for name in block.values
+            if name.startswith("acc:")
         }
         """Bytes of the sums of gradients, by parameter."""
 
@@ -106,13 +112,18 @@ class _BlockMemory:
         for turn in turns:
             operator = turn.operator
             for name in operator.outputs:
-                tally.add("activations" if name in block.kept else "working", name, count.made(operator, name))
+                tally.add(
+                    "activations" if name in block.kept else "working", name, count.made(operator, name)
+                )
             needs = count.of(operator)
             tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
             is_again = _tape(operator) in self._recomputed
             tally.add("working" if is_again else "activations", _saved(operator), needs.saved)
             tally.drop(name for name in turn.dead if name not in block.kept)
-        kept = [*block.kept, *(_saved(operator) for operator in block.forward if _tape(operator) not in self._recomputed)]
+        kept = [
+            *block.kept,
+            *(_saved(operator) for operator in block.forward if _tape(operator) not in self._recomputed),
+        ]
         return _Pass(most=tally.most, stays=sum(tally.size(name) for name in kept))
 
     def _backward(self, recompute: Sequence[Turn], backward: Sequence[Turn]) -> _Pass:
@@ -240,7 +251,10 @@ class _Walk:
     def _post(self, source: int, target: int) -> None:
         """What is sent to another stage lives until the step ends."""
         pipeline = self._plan.pipeline
-        if not 0 <= target < pipeline.num_stages or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]:
+        if (
+            not 0 <= target < pipeline.num_stages
+            or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]
+        ):
             return
         sites = [block for _, block in self._sites(source)]
         block = sites[-1] if target > source else sites[0]
@@ -290,7 +304,9 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
             continue
         is_sent = operator.transfer is not None and _takes_part(operator, group)
         for name in operator.outputs:
-            tally.add("working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name))
+            tally.add(
+                "working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name)
+            )
         scratch = count.of(replace(operator, inputs=held)).scratch
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
@@ -371,7 +387,11 @@ def _weights(plan: Plan, block: Block) -> Mapping[str, tuple[int, str]]:
 
 
 def _relative(parameter: Parameter) -> str:
-    return parameter.name if parameter.layer is None else parameter.name.removeprefix(f"layers.{parameter.layer}.")
+    return (
+        parameter.name
+        if parameter.layer is None
+        else parameter.name.removeprefix(f"layers.{parameter.layer}.")
+    )
 
 
 def _tape(operator: Operator) -> tuple[OperatorKind, tuple[str, ...]]:

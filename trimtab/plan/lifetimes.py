@@ -71,9 +71,7 @@ def read_by(operator: Operator, block: Block) -> tuple[str, ...]:
     return (*operator.inputs, *(name for found in forward for name in (*found.inputs, *found.outputs)))
 
 
-def _turns(
-    operators: Sequence[Operator], block: Block | None, kept: Collection[str]
-) -> tuple[Turn, ...]:
+def _turns(operators: Sequence[Operator], block: Block | None, kept: Collection[str]) -> tuple[Turn, ...]:
     last: dict[str, int] = {}
     for index, operator in enumerate(operators):
         read: Iterable[str] = operator.inputs if block is None else read_by(operator, block)

@@ -97,7 +97,8 @@ class Update:
     def is_tied_at_once(self) -> bool:
         """Whether the gradients of both uses of a tied matrix are added before any is sent: one sum holds both."""
         return any(
-            operator.kind is OperatorKind.SUM and operator.inputs == tuple(f"acc:{name}#{use}" for use in _USES)
+            operator.kind is OperatorKind.SUM
+            and operator.inputs == tuple(f"acc:{name}#{use}" for use in _USES)
             for operator in self.operators
             for name in (operator.outputs[0].partition(":")[2],)
         )

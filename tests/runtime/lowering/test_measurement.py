@@ -84,9 +84,7 @@ def test_bytes_and_memory_are_as_predicted(name: str, crew_of: Callable[[int], C
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", sorted(set(SLOW) - set(COMMON)))
-def test_bytes_and_memory_are_as_predicted_in_every_layout(
-    name: str, crew_of: Callable[[int], Crew]
-) -> None:
+def test_bytes_and_memory_are_as_predicted_in_every_layout(name: str, crew_of: Callable[[int], Crew]) -> None:
     """As above, for layouts that users combine less often."""
     _check(SLOW[name], crew_of)
 

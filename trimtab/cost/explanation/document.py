@@ -12,8 +12,8 @@ from typing import Any
 
 from trimtab.catalog import FlopConvention, Level
 from trimtab.cost.estimates import GroupTime, Interval
-from trimtab.cost.flops import Flops
 from trimtab.cost.explanation.analysis import Analysis
+from trimtab.cost.flops import Flops
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.plan.explanation import LevelBytes
 from trimtab.plan.pipelines import StageSchedule

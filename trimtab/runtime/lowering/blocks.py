@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
@@ -14,7 +15,6 @@ from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
-from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.tape import Tape, record

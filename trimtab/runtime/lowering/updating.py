@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from trimtab.plan.bound import Averaging
+from trimtab.plan.lifetimes import update_turns
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
 from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
-from trimtab.plan.lifetimes import update_turns
 from trimtab.runtime.lowering.sites import Stages, update_holders
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.optimizers import OptimizerSettings, is_decayed
@@ -237,7 +237,7 @@ class Updater:
         for name in operator.inputs:
             parameter = self._plan.parameters[_parameter_of(name)]
             if name in scope.tensors and self._counts(parameter, scope.values[name].placements):
-                for part in scope.tensors[name].reshape(-1).split(_NORM_PIECE):
+                for part in torch.split(scope.tensors[name].reshape(-1), _NORM_PIECE):
                     total += part.double().square().sum()
         return total.float()
 

@@ -60,9 +60,7 @@ def measure(question: Question, crew: Crew) -> Trial:
     batches = [
         microbatches_of(plan.work, *ragged_batch(plan, question.seed, step)) for step in range(num_steps)
     ]
-    rules = Rules(
-        optimizer=question.optimizer, learning_rate=Rate(question.optimizer.lr), clip=question.clip
-    )
+    rules = Rules(optimizer=question.optimizer, learning_rate=Rate(question.optimizer.lr), clip=question.clip)
     order = _Order(plan=plan, rules=rules, seed=question.seed, batches=batches)
     return Trial(num_steps=num_steps, ranks=crew.run(measure_rank, order))
 

@@ -107,7 +107,9 @@ class MemoryObserver(Observer):
             kept = scope.site.block.kept
             tracker.relabel((tensor for name, tensor in outputs.items() if name not in kept), "working")
             if scope.phase is Phase.FORWARD:
-                tracker.relabel((scope.tensors[name] for name in kept if name in scope.tensors), "activations")
+                tracker.relabel(
+                    (scope.tensors[name] for name in kept if name in scope.tensors), "activations"
+                )
 
     def _purpose(self, scope: Scope, operator: Operator) -> str:
         """What is left of an operator but its outputs."""

@@ -39,14 +39,14 @@ class Peak:
     by_label: Mapping[str, int] = field(default_factory=dict)
 
 
-class StorageTracker(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts the storages that are made while it is entered, on one thread, until each is freed.
 
     ``label`` is what new storages are for, until somebody says otherwise.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.label = "working"
         self.peak = Peak()
         self._living: dict[int, _Living] = {}
@@ -56,7 +56,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]  # torch leaves i
         self._left_out: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator of torch and look at what comes out."""
         found = func(*args, **(kwargs or {}))
@@ -66,7 +70,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]  # torch leaves i
 
     def leave_out(self, tensors: Iterable[Tensor]) -> None:
         """Count nothing for the storages of some tensors, whoever views them."""
-        self._left_out = {id(storage): storage for storage in (tensor.untyped_storage() for tensor in tensors)}
+        self._left_out = {
+            id(storage): storage for storage in (tensor.untyped_storage() for tensor in tensors)
+        }
 
     def begin(self) -> None:
         """Forget the peak, and count from what lives now."""
