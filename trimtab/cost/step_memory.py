@@ -18,7 +18,7 @@ from trimtab.plan.lifetimes import FORWARD_OF, Turn, turns_of, update_turns
 from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
 from trimtab.plan.pipelines import Action, ActionKind
 from trimtab.plan.placements import local_elements
-from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Parameter
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind
 from trimtab.plan.tables import BYTES_OF, Table
 
 _COUNTER_BYTES = BYTES_OF["fp32"]
@@ -49,7 +49,7 @@ class StepMemory:
 
     def __init__(self, plan: Plan, counts: Counts) -> None:
         self._plan, self._counts = plan, counts
-        self._blocks = {block.name: _BlockMemory(plan, block, counts) for block in plan.blocks}
+        self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
 
     def of(self, number: int) -> Mapping[Moment, MemoryClasses]:
         """The most that a rank of a group needs in each part of the step, by the group's number."""
@@ -86,12 +86,10 @@ class _Pass:
 class _BlockMemory:
     """What the passes of one block need, for one microbatch."""
 
-    def __init__(self, plan: Plan, block: Block, counts: Counts) -> None:
+    def __init__(self, plan: Plan, block: Block) -> None:
         self._plan, self._block = plan, block
-        parameters = counts.holdings.parameters[block.name]
         self._count = OperatorCounter(plan.network, plan.axis_sizes, block.values, _weights(plan, block))
         turns = turns_of(block)
-        self._gradients = frozenset(block.values) & {f"acc:{_relative(found)}" for found in parameters}
         self._recomputed = {_tape(operator) for operator in block.recompute}
         self.forward = self._forward(turns.forward)
         self.backward = self._backward(turns.recompute, turns.backward)
@@ -318,7 +316,7 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
 
 
 _OF_SOME = frozenset({OperatorKind.SUM, OperatorKind.NORM_SQUARE})
-"""Operators of an update that rank run with the inputs that they have."""
+"""Operators of an update that ranks run with the inputs that they have."""
 
 
 def _is_same(plan: Plan, operator: Operator, held: Sequence[str], is_sent: bool) -> bool:
@@ -384,14 +382,6 @@ def _weights(plan: Plan, block: Block) -> Mapping[str, tuple[int, str]]:
         elements = local_elements(parameter.dims, parameter.shape, parameter.computed, plan.axis_sizes)
         found[name] = (elements * BYTES_OF[dtype], dtype)
     return found
-
-
-def _relative(parameter: Parameter) -> str:
-    return (
-        parameter.name
-        if parameter.layer is None
-        else parameter.name.removeprefix(f"layers.{parameter.layer}.")
-    )
 
 
 def _tape(operator: Operator) -> tuple[OperatorKind, tuple[str, ...]]:
