@@ -312,3 +312,71 @@ def test_no_heavy_library_is_loaded(desk, three_d):
         [sys.executable, "-c", LIGHT, three_d], cwd=desk, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+ANALYZED = """\
+run: proof
+model: {preset: gpt-3m, layers: 2, embed: 64, heads: 4, mlp: 128, dropout: 0.0}
+data: {text: text, tokenizer: bytes, sequence: 32}
+train: {steps: 10, batch: 8, microbatch: 1, optimizer: {adamw: {lr: 1e-3}}}
+orchestration: {devices: 2}
+fault_tolerance: {shares: "off"}
+parallelism: |
+  MESH dp 2
+  SPLIT batch OVER dp
+  STORE states OVER dp
+"""
+
+
+@pytest.mark.process
+def test_real_steps_stand_beside_the_figures(trimtab, tmp_path):
+    """The whole option, as a user runs it: a figure that nobody checked is an opinion."""
+    path = tmp_path / "job.yaml"
+    path.write_text(ANALYZED, encoding="utf-8")
+    found = trimtab("explain", str(path), "--analyze", "--steps", "1", "--json", timeout=150).document[
+        "analysis"
+    ]
+    assert found["steps"] == 1
+    assert found["step"]["measured_s"] > 0
+    assert found["step"]["predicted_s"] is None
+    assert "rate" in found["unknown"]
+    assert found["unplanned"] == []
+    (group,) = found["groups"]
+    assert group["ranks"] == [0, 1]
+    assert all(item["measured"] == item["predicted"] for item in group["held"])
+    assert group["peak"]["measured"] == pytest.approx(group["peak"]["predicted"], rel=0.06)
+    assert sum(item["measured_s"] for item in group["times"]) == pytest.approx(
+        found["step"]["measured_s"], rel=0.2
+    )
+    assert {item["operation"] for item in group["collectives"]} == {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+    }
+    assert all(
+        item["sent_bytes"]["measured"] == item["sent_bytes"]["predicted"] for item in group["collectives"]
+    )
+
+
+def test_a_mesh_too_large_for_this_machine_is_not_started(cli, tmp_path):
+    """Hundreds of processes would take the machine down."""
+    path = tmp_path / "job.yaml"
+    text = (
+        ANALYZED.replace("devices: 2", "devices: 32")
+        .replace("dp 2", "dp 32")
+        .replace("batch: 8", "batch: 32")
+    )
+    path.write_text(text, encoding="utf-8")
+    answer = cli("explain", str(path), "--analyze")
+    assert answer.code == 2
+    assert "32 ranks" in answer.err
+    assert "at most 16 processes" in answer.err
+
+
+def test_two_jobs_are_not_analyzed_at_once(cli, tmp_path):
+    """Half of an answer would look like all of it."""
+    path = tmp_path / "job.yaml"
+    path.write_text(ANALYZED, encoding="utf-8")
+    answer = cli("explain", str(path), "--analyze", "--diff", str(path))
+    assert answer.code == 2
+    assert "one after the other" in answer.err

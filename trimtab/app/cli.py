@@ -145,6 +145,10 @@ def explain(
         Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead of standard output.")
     ] = None,
     is_json: AsJson = False,
+    is_analyzed: Annotated[
+        bool, typer.Option("--analyze", help="Run real steps on this machine and compare with the figures.")
+    ] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of --analyze, to be timed.")] = 3,
     is_schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of the document that --json gives.")
     ] = False,
@@ -154,7 +158,9 @@ def explain(
 
     if is_schema:
         return print_schema()
-    return explain_job(job, overrides or (), answer_of(form, other=other, out=out, is_json=is_json))
+    analyzed_steps = steps if is_analyzed else None
+    answer = answer_of(form, other=other, out=out, is_json=is_json, analyzed_steps=analyzed_steps)
+    return explain_job(job, overrides or (), answer)
 
 
 @app.command()

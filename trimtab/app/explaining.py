@@ -17,6 +17,7 @@ from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import json_text
 from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
+from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
 from trimtab.plan.layout import network_of, plan_layout
 from trimtab.plan.physical import Plan
@@ -42,18 +43,31 @@ class Answer:
         format: In what form.
         other: A second job to compare with; None for one job alone.
         out: The file to write; None for standard output.
+        analyzed_steps: Real steps to run and to measure; None for none.
     """
 
     format: Format = Format.TEXT
     other: str | None = None
     out: Path | None = None
+    analyzed_steps: int | None = None
 
 
-def answer_of(form: str | None, *, other: str | None, out: Path | None, is_json: bool) -> Answer:
+def answer_of(
+    form: str | None,
+    *,
+    other: str | None,
+    out: Path | None,
+    is_json: bool,
+    analyzed_steps: int | None = None,
+) -> Answer:
     """How the command line wants its answer.
 
     Raises: InputError for a form that there is not, or two of them.
     """
+    if analyzed_steps is not None and other is not None:
+        raise InputError(
+            "explain --analyze --diff: real steps are of one job; analyze the two one after the other"
+        )
     known = [found.value for found in Format]
     if form is not None and form not in known:
         nearest = nearest_name(form, known)
@@ -62,7 +76,7 @@ def answer_of(form: str | None, *, other: str | None, out: Path | None, is_json:
     if is_json and form not in (None, Format.JSON.value):
         raise InputError(f"explain --json --format {form}: keep one of the two")
     chosen = Format.JSON if is_json else Format(form or Format.TEXT.value)
-    return Answer(format=chosen, other=other, out=out)
+    return Answer(format=chosen, other=other, out=out, analyzed_steps=analyzed_steps)
 
 
 def print_schema() -> int:
@@ -84,6 +98,8 @@ def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> i
     machine = find_machine()
     loaded = _loaded(path, overrides)
     plan, found = explained(loaded, machine)
+    if answer.analyzed_steps is not None:
+        found = replace(found, analysis=_analyzed(loaded, path, plan, machine, answer.analyzed_steps))
     if answer.other is None:
         _write(found, answer)
     else:
@@ -92,6 +108,15 @@ def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> i
         _write_comparison((loaded.program, plan, found), (other.program, changed, change), answer)
         found = change
     return ExitCode.INFEASIBLE if found.fits is False else ExitCode.DONE
+
+
+def _analyzed(loaded: LoadedJob, path: str, plan: Plan | None, machine: MachineFacts, steps: int) -> Analysis:
+    # Only who asks for real steps pays for it.
+    from trimtab.app.analyzing import analyze
+
+    if plan is None:
+        raise InputError(f"{path}: explain --analyze runs plans, and there is none for a class of your own")
+    return analyze(loaded, path, plan, cluster_of(loaded, machine), steps=steps)
 
 
 def _loaded(path: str, overrides: Sequence[str]) -> LoadedJob:

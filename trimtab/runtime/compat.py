@@ -9,6 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "PrefixStore",
+    "TCPStore",
+    "TorchDispatchMode",
+    "all_gather",
+    "all_to_all",
+    "copy_each",
+]
 
 TCPStore: Any = dist.__dict__["TCPStore"]
 """Public by documentation, missing from torch's typed exports."""

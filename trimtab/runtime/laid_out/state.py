@@ -53,7 +53,7 @@ class LaidOutState:
     def __init__(self, rank: Rank, connect: Callable[[Group], None]) -> None:
         self._rank, self._plan, self._connect = rank, rank.plan, connect
         self._stages = Stages(rank.plan)
-        self._states = rank.optimizer.state_names
+        self._states = tuple(rank.optimizer.states)
         self._held = tuple(self._all_held())
 
     @property
@@ -178,9 +178,9 @@ class LaidOutState:
             if held.part.startswith(mark):
                 return tensors[name, held.part.removeprefix(mark)].view(-1)
         if held.part != _PARAMETERS:
-            return self._rank.optimizer.states()[held.part][name]
+            return self._rank.optimizer.states[held.part][name]
         if held.parameter.has_master:
-            return self._rank.optimizer.master(name)
+            return self._rank.optimizer.masters[name]
         return self._rank.stored[name].view(-1)
 
     def _extent(self, held: _Held, rank: int) -> Extent:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from trimtab.plan.physical import Plan
+from trimtab.plan.physical import Plan, Traffic
 from trimtab.plan.program import OperatorKind
 from trimtab.runtime.lowering.sites import Stages
 from trimtab.runtime.lowering.wires import Count, Sent
@@ -35,20 +35,25 @@ def planned(plan: Plan, steps: int) -> list[dict[Sent, Count]]:
     stages = Stages(plan)
     found: list[dict[Sent, Count]] = [defaultdict(Count) for _ in range(plan.mesh.num_devices)]
     for traffic in plan.traffic:
-        what = Sent(
-            traffic.block,
-            traffic.phase.value,
-            traffic.operator.kind.value,
-            traffic.tensors,
-            traffic.transfer.axes,
-            traffic.transfer.route,
-        )
+        what = sent_of(traffic)
         for rank in {rank for group in traffic.groups for rank in group}:
             runs = _runs(traffic.operator.every, traffic.runs.get(stages.place(rank), 0.0), steps)
             if runs and not (traffic.operator.kind is OperatorKind.SEND and not traffic.sent_bytes(rank)):
                 found[rank][what].runs += runs
                 found[rank][what].sent_bytes += runs * traffic.sent_bytes(rank)
     return found
+
+
+def sent_of(traffic: Traffic) -> Sent:
+    """What ranks count a collective as."""
+    return Sent(
+        traffic.block,
+        traffic.phase.value,
+        traffic.operator.kind.value,
+        traffic.tensors,
+        traffic.transfer.axes,
+        traffic.transfer.route,
+    )
 
 
 def _runs(every: int, runs_a_step: float, steps: int) -> int:

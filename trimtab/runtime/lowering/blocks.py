@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
@@ -22,11 +23,6 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
-_FORWARD_OF = {
-    kind: OperatorKind(kind.value.removesuffix("_grad"))
-    for kind in OperatorKind
-    if kind.value.endswith("_grad")
-}
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
 
@@ -68,8 +64,14 @@ class Scope:
         return self.site.block.name if self.site else "update"
 
 
-Observer = Callable[[Scope, Operator], None]
-"""Looks at what an operator has made."""
+class Observer:
+    """Looks on while a rank computes; called on the rank's own thread, and must not change what it sees."""
+
+    def begins(self, scope: Scope, operator: Operator) -> None:
+        """An operator is about to run."""
+
+    def made(self, scope: Scope, operator: Operator) -> None:
+        """An operator has run: its outputs are among the tensors of the scope."""
 
 
 class OperatorRunner:
@@ -80,7 +82,7 @@ class OperatorRunner:
         collectives: Of the rank.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
-        observe: Is told of every operator that has run.
+        observe: Looks at every operator.
     """
 
     def __init__(
@@ -98,15 +100,33 @@ class OperatorRunner:
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
+        self._turns: dict[str, BlockTurns] = {}
         self._stays: dict[int, frozenset[str]] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
 
+    def constants(self) -> list[Tensor]:
+        """What is the same in every step."""
+        return self._attention.constants
+
     def run(self, operators: Iterable[Operator], scope: Scope) -> None:
         """Operators in order."""
         for operator in operators:
             self.run_one(operator, scope)
+
+    def take_turns(self, turns: Iterable[Turn], scope: Scope) -> None:
+        """Operators in order; values that nobody reads any more are let go."""
+        for turn in turns:
+            self.run_one(turn.operator, scope)
+            for name in turn.dead:
+                scope.tensors.pop(name, None)
+
+    def turns(self, block: Block) -> BlockTurns:
+        """How a block runs."""
+        if block.name not in self._turns:
+            self._turns[block.name] = turns_of(block)
+        return self._turns[block.name]
 
     def run_one(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """One operator.
@@ -123,13 +143,19 @@ class OperatorRunner:
         """As ``run_one``, for who has something to add before the observer looks."""
         if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
             return
+        self.begin(scope, operator)
         outputs = self._outputs(operator, scope, members)
         scope.tensors.update(zip(operator.outputs, outputs, strict=True))
+
+    def begin(self, scope: Scope, operator: Operator) -> None:
+        """Tell the observer that an operator is about to run."""
+        if self._observe is not None:
+            self._observe.begins(scope, operator)
 
     def tell(self, scope: Scope, operator: Operator) -> None:
         """Let the observer look at what an operator has made."""
         if self._observe is not None:
-            self._observe(scope, operator)
+            self._observe.made(scope, operator)
 
     def _outputs(self, operator: Operator, scope: Scope, members: frozenset[int] | None) -> Sequence[Tensor]:
         tensors = [scope.tensors[name] for name in operator.inputs]
@@ -141,12 +167,15 @@ class OperatorRunner:
         if kind is OperatorKind.SLICE:
             return self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            return [torch.stack(tensors).sum(0)] if len(tensors) > 2 else [tensors[0] + tensors[1]]
+            total = tensors[0] + tensors[1]
+            for tensor in tensors[2:]:
+                total += tensor
+            return [total]
         if kind is OperatorKind.ACCUMULATE:
             return [self._accumulated(operator.outputs[0], tensors[0], scope)]
         if kind in UNTAPED:
             return [computation(kind, self._pieces(operator, scope))(*tensors)]
-        if kind in _FORWARD_OF:
+        if kind in FORWARD_OF:
             return self._gradients(operator, scope, tensors[0])
         return [self._computed(operator, scope, tensors)]
 
@@ -161,7 +190,7 @@ class OperatorRunner:
         if operator.kind is not OperatorKind.ACCUMULATE:
             return False
         (source,), (target,) = operator.inputs, operator.outputs
-        found = scope.scattered.get(source)
+        found = scope.scattered.pop(source, None)
         if found is None:
             share = sums.ownership.at(self._collectives.rank, scope.microbatch)
             found = {} if share is None else {share: scope.tensors[source]}
@@ -198,7 +227,7 @@ class OperatorRunner:
         return lambda name: name in found or name.startswith(_PARAMETER)
 
     def _gradients(self, operator: Operator, scope: Scope, gradient: Tensor) -> list[Tensor]:
-        kind = _FORWARD_OF[operator.kind]
+        kind = FORWARD_OF[operator.kind]
         tape = scope.tapes.pop((kind, operator.parameters))
         assert isinstance(tape, Tape), operator.kind
         num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1

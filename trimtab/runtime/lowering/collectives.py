@@ -88,6 +88,8 @@ class Collectives:
         if self.compressor.takes(transfer):
             return self.compressor.all_reduce(line, self._route(gathering), transfer, key, gathering.tensors)
         flat = _packed(gathering.tensors, transfer)
+        if flat.untyped_storage().data_ptr() == gathering.tensors[0].untyped_storage().data_ptr():
+            flat = flat.clone()  # The backend sums in place, and somebody may read the summand yet.
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
         return unpack(total, [tensor.shape for tensor in gathering.tensors])
 
@@ -98,16 +100,16 @@ class Collectives:
         """All tensors cut into a piece for each member; what is meant for one travels together."""
         operator, values, transfer = gathering.operator, gathering.values, gathering.transfer
         held = [self.extent(values[name]) for name in operator.inputs]
-        chunks = [
-            _packed(
-                [
-                    cut(tensor, extent, self.extent(values[name], member))
-                    for tensor, extent, name in zip(gathering.tensors, held, operator.outputs, strict=True)
-                ],
-                transfer,
-            )
-            for member in gathering.members
-        ]
+        # One vector for all: what is meant for a member stands together in it.
+        flat = _packed(
+            [
+                cut(tensor, extent, self.extent(values[name], member))
+                for member in gathering.members
+                for tensor, extent, name in zip(gathering.tensors, held, operator.outputs, strict=True)
+            ],
+            transfer,
+        )
+        chunks = list(flat.chunk(len(gathering.members)))
         own = [self.extent(values[name]).shape for name in operator.outputs]
         if len(chunks) == 1:
             return unpack(chunks[0], own)

@@ -41,6 +41,10 @@ class Compressor:
         """Whether a transfer is one of these."""
         return transfer.compress in ("int8", "topk", "powersgd")
 
+    def held(self) -> list[Tensor]:
+        """What is kept between steps."""
+        return [*self.residuals.values(), *self.factors.values()]
+
     def all_reduce(
         self, line: Line, route: Route, transfer: Transfer, key: Key, tensors: Sequence[Tensor]
     ) -> list[Tensor]:
@@ -88,7 +92,7 @@ class Compressor:
         """The product of two thin matrices in place of a matrix; a vector travels as it is."""
         rows, columns = matrix.numel() // matrix.shape[-1], matrix.shape[-1]
         if matrix.dim() < 2 or rank * (rows + columns) >= matrix.numel():
-            return route.all_reduce(line, matrix.reshape(-1), "sum"), matrix.reshape(-1)
+            return route.all_reduce(line, matrix.reshape(-1).clone(), "sum"), matrix.reshape(-1)
         matrix = matrix.reshape(rows, columns)
         right = self.factors.get(key)
         if right is None:
@@ -98,7 +102,7 @@ class Compressor:
         left = route.all_reduce(line, (matrix @ right).reshape(-1), "sum").view(rows, rank)
         left = torch.linalg.qr(left).Q
         own = matrix.T @ left
-        right = route.all_reduce(line, own.reshape(-1), "sum").view(columns, rank)
+        right = route.all_reduce(line, own.reshape(-1).clone(), "sum").view(columns, rank)
         self.factors[key] = right
         return (left @ right.T).reshape(-1), (left @ own.T).reshape(-1)
 
@@ -112,8 +116,8 @@ def _rounded(line: Line, flat: Tensor) -> tuple[Tensor, Tensor]:
 
 def _whole_numbers(line: Line, route: Route, flat: Tensor) -> tuple[Tensor, Tensor]:
     numbers, scale = _rounded(line, flat)
-    total = route.all_reduce(line, numbers, "sum")
-    return total.float() * scale, numbers.float() * scale
+    sent = numbers.float() * scale
+    return route.all_reduce(line, numbers, "sum").float() * scale, sent
 
 
 def _largest(line: Line, route: Route, flat: Tensor, fraction: float | None) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,7 @@ class Rank:
         feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
         weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
-        observe: Is told of every operator that has run.
+        observe: Looks at every operator.
 
     Raises: InputError for a network that cannot be computed so.
     """
@@ -125,6 +125,9 @@ class Rank:
         self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
+        ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
+        # Share by share what the ends add stays apart: so they have it that are on two ranks.
+        self._is_tied_at_once = ends and plan.update.is_tied_at_once and not adds_by_share
         self._added_up: list[dict[str, Tensor]] = []
         self._leaves: list[dict[str, Leaves]] = []
         self.is_torn = False
@@ -170,6 +173,16 @@ class Rank:
     def extent(self, value: Value) -> Extent:
         """What the rank has of a value."""
         return self.layouts.extent(value.dims, value.shape, value.placements, self.rank)
+
+    def held(self) -> dict[str, list[Tensor]]:
+        """All that the rank keeps between steps, by class; a storage in several classes belongs to the last."""
+        states, constants = self._updater.held(), self._runner.constants()
+        return {
+            "constants": [*states["constants"], *constants],
+            "states": [*states["states"], *self._compressor.held()],
+            "gradients": [tensor for added_up in self._added_up for tensor in added_up.values()],
+            "parameters": list(self.stored.values()),
+        }
 
     def step(self, microbatches: Sequence[Microbatch], number: int) -> Outcome:
         """One optimizer step.
@@ -245,6 +258,8 @@ class Rank:
         """Nothing computed yet."""
         flow = Flow(microbatches=microbatches)
         self._added_up = [{} for _ in self._sites]
+        if self._is_tied_at_once:
+            self._added_up[-1] = self._added_up[0]
         self._leaves = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
@@ -288,7 +303,8 @@ class Rank:
     def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
         """What microbatches have left, by its name in the update."""
         values, found = self.plan.update.values, {}
-        for site, left in zip(self._sites, by_site, strict=True):
+        sites = self._sites[:-1] if self._is_tied_at_once else self._sites
+        for site, left in zip(sites, by_site, strict=False):
             for name, gradient in left.items():
                 full = f"acc:{site.full_name(name.removeprefix('acc:'))}"
                 found[full if full in values else f"{full}#{site.block.name}"] = gradient
@@ -309,7 +325,7 @@ class Rank:
             scope = self._scope(site, microbatch, Phase.FORWARD)
             self._feed(scope, stream, flow)
             self._gather(site, scope)
-            self._runner.run(site.block.forward, scope)
+            self._runner.take_turns(self._runner.turns(site.block).forward, scope)
             kept = {name: scope.tensors[name] for name in site.block.kept}
             for operator in site.block.recompute:
                 scope.tapes.pop((operator.kind, operator.parameters), None)
@@ -341,11 +357,13 @@ class Rank:
             scope.tapes = kept.tapes
             if gradient is not None:
                 scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
+                gradient = None  # It lives as long as the block reads it.
             self._gather(site, scope)
+            turns = self._runner.turns(site.block)
             scope.phase = Phase.RECOMPUTE
-            self._runner.run(site.block.recompute, scope)
+            self._runner.take_turns(turns.recompute, scope)
             scope.phase = Phase.BACKWARD
-            self._runner.run(site.block.backward, scope)
+            self._runner.take_turns(turns.backward, scope)
             gradient = scope.tensors[site.block.gradient] if site.block.gradient else None
         if stage:
             assert gradient is not None, "a stage hands back"

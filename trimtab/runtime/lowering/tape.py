@@ -120,7 +120,8 @@ class _Saved:
 
     def pack(self, tensor: Tensor) -> _Note:
         """Note a tensor, by name if it belongs to a value."""
-        note = _Note(tensor, "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        # Detached: an output that its own operator saves would keep the graph alive, and the graph it, for ever.
+        note = _Note(tensor.detach(), "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         assert self._named is not None, "nothing is saved once the operator has run"
         known = self._named.get(tensor.untyped_storage().data_ptr())
         if known is not None:

@@ -129,7 +129,7 @@ def verify(question: Question, crew: Crew) -> Verdict:
     plan = exact(question.plan)
     refuse_unlowerable(plan.network)
     rules = Rules(
-        optimizer=_tamed(question.optimizer), learning_rate=_Rate(question.optimizer.lr), clip=question.clip
+        optimizer=_tamed(question.optimizer), learning_rate=Rate(question.optimizer.lr), clip=question.clip
     )
     batches = [
         microbatches_of(plan.work, *ragged_batch(plan, question.seed, step)) for step in range(question.steps)
@@ -176,7 +176,7 @@ def run_rank(wires: Wires, order: _Order) -> RankRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate:
+class Rate:
     """The same learning rate in every step."""
 
     lr: float

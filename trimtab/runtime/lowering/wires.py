@@ -167,8 +167,8 @@ class Line:
     # Collectives of the backend.
 
     def all_reduce(self, flat: Tensor, operation: str) -> Tensor:
-        """The sum or maximum over all places."""
-        total = _sendable(flat, self._what).clone()
+        """The sum or maximum over all places, in place of what was given."""
+        total = _sendable(flat, self._what)
         piece = -(-flat.numel() // self.size)
         self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
         with _Naming(self._what):
@@ -177,7 +177,7 @@ class Line:
 
     def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
         """The sum of what all places have for this one."""
-        flat = _sendable(torch.cat(list(chunks)), self._what)
+        flat = _sendable(_joined(chunks), self._what)
         piece = torch.empty_like(chunks[0])
         self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
         with _Naming(self._what):
@@ -253,6 +253,20 @@ def _sendable(tensor: Tensor, what: Sent) -> Tensor:
     return tensor.detach().contiguous()
 
 
+def _joined(chunks: Sequence[Tensor]) -> Tensor:
+    """Chunks as one vector: the vector itself if they are all of one, in order."""
+    first = chunks[0]
+    whole = first.untyped_storage()
+    size, start = first.numel(), first.storage_offset()
+    is_one = all(
+        chunk.is_contiguous()
+        and chunk.untyped_storage().data_ptr() == whole.data_ptr()
+        and (chunk.numel(), chunk.storage_offset()) == (size, start + index * size)
+        for index, chunk in enumerate(chunks)
+    )
+    return first.as_strided((size * len(chunks),), (1,)) if is_one else torch.cat(list(chunks))
+
+
 class _Naming:
     """Names the operation in whatever the backend raises."""
 
@@ -268,4 +282,4 @@ class _Naming:
 
 
 Combine = Callable[[Tensor, Tensor], Tensor]
-"""Sum or maximum of two tensors of one shape."""
+"""Sum or maximum of two tensors of one shape, written over the second."""
