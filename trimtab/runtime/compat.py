@@ -33,3 +33,8 @@ def all_gather(group: Any, output: Tensor, source: Tensor) -> Any:
     """Start an all-gather into one tensor on a raw process group; returns its Work."""
     options = getattr(torch.distributed.distributed_c10d, "AllgatherOptions")()  # noqa: B009 - not in torch's stubs
     return group._allgather_base(output, source, options)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that tensors have in common if and only if they share storage, on ``meta`` too, where no address is."""
+    return int(tensor.untyped_storage()._cdata)
