@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FUSED_DEVICES = ("cpu", "cuda")
+FUSED_DEVICES = ("cpu", "cuda")
+"""Devices that have fused kernels of optimizers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +96,7 @@ class FlatOptimizer:
             {"params": self._parameters[len(decayed) :], "weight_decay": 0.0},
         ]
         devices = {flat.device.type for flat in self._parameters}
-        self._optimizer = settings.build(groups, fused=devices <= set(_FUSED_DEVICES))
+        self._optimizer = settings.build(groups, fused=devices <= set(FUSED_DEVICES))
         for parameter in self._parameters:
             state = self._optimizer.state[parameter]
             state.update({name: torch.zeros_like(parameter) for name in settings.states})

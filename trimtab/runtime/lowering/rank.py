@@ -1,6 +1,6 @@
 """One rank of a plan: its pieces of the parameters, its microbatches, its place in the pipeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -53,7 +53,7 @@ class _Kept:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Flow:
+class Flow:
     """What is under way in a step.
 
     Args:
@@ -85,6 +85,7 @@ class Rank:
         seed: Of initial weights.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Is told of every operator that has run.
+        read: The number in a tensor of one element.
 
     Raises: InputError for a network that cannot be computed so.
     """
@@ -99,6 +100,7 @@ class Rank:
         seed: int,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
@@ -106,7 +108,8 @@ class Rank:
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
         self._runner = OperatorRunner(plan, collectives, regions=regions, observe=observe)
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner)
+        self._read = read
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, read)
         self._sites = sites_of(plan)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
@@ -125,11 +128,12 @@ class Rank:
             microbatches: Of all replicas; the rank takes its own rows and columns.
             number: Of the step, from 0.
         """
-        flow = _Flow(microbatches=microbatches)
+        flow = Flow(microbatches=microbatches)
         self._added_up = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
-            flow.num_tokens += int((take(whole, self.extent(targets)) != IGNORED_TARGET).sum())
+            own = take(whole, self.extent(targets)) != IGNORED_TARGET
+            flow.num_tokens += round(self._read(own.sum()))
         for action in self._order:
             self._act(action, flow)
         self.wires.posted.wait()
@@ -164,53 +168,63 @@ class Rank:
 
     # A pipeline's actions.
 
-    def _act(self, action: Action, flow: _Flow) -> None:
+    def _act(self, action: Action, flow: Flow) -> None:
         if action.kind is ActionKind.FORWARD:
             self._forward(action.stage, action.microbatch, flow)
         elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
             self._backward(action.stage, action.microbatch, flow)
 
-    def _forward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _forward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         stream = self._taken(Phase.FORWARD, stage - 1, stage, microbatch, flow) if stage else None
         for site in sites:
-            scope = self._scope(site, microbatch, Phase.FORWARD)
-            self._feed(scope, stream, flow)
-            self._gather(site, scope)
-            self._runner.run(site.block.forward, scope)
-            kept = {name: scope.tensors[name] for name in site.block.kept}
-            for operator in site.block.recompute:
-                scope.tapes.pop((operator.kind, operator.parameters), None)
-            flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
-            if site.block.result:
-                stream = scope.tensors[site.block.result]
-            else:
-                flow.loss = flow.loss + scope.tensors["loss"]
+            stream = self._forward_block(site, microbatch, stream, flow)
         if stage < self._stages.num_stages - 1:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
 
-    def _backward(self, stage: int, microbatch: int, flow: _Flow) -> None:
+    def _forward_block(self, site: Site, microbatch: int, stream: Tensor | None, flow: Flow) -> Tensor | None:
+        """What a block hands on; None from the head, whose loss is added up."""
+        scope = self._scope(site, microbatch, Phase.FORWARD)
+        self._feed(scope, stream, flow)
+        self._gather(site, scope)
+        self._runner.run(site.block.forward, scope)
+        kept = {name: scope.tensors[name] for name in site.block.kept}
+        for operator in site.block.recompute:
+            scope.tapes.pop((operator.kind, operator.parameters), None)
+        flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
+        if site.block.result:
+            return scope.tensors[site.block.result]
+        flow.loss = flow.loss + scope.tensors["loss"]
+        return None
+
+    def _backward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         gradient = None
         if stage < self._stages.num_stages - 1:
             gradient = self._taken(Phase.BACKWARD, stage + 1, stage, microbatch, flow)
         for site in reversed(sites):
-            kept = flow.kept.pop((site.index, microbatch))
-            scope = self._scope(site, microbatch, Phase.BACKWARD)
-            scope.tensors |= kept.tensors
-            scope.tapes = kept.tapes
-            if gradient is not None:
-                scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
-            self._gather(site, scope)
-            scope.phase = Phase.RECOMPUTE
-            self._runner.run(site.block.recompute, scope)
-            scope.phase = Phase.BACKWARD
-            self._runner.run(site.block.backward, scope)
-            gradient = scope.tensors[site.block.gradient] if site.block.gradient else None
+            gradient = self._backward_block(site, microbatch, gradient, flow)
         if stage:
             assert gradient is not None, "a stage hands back"
             self._hand(Phase.BACKWARD, stage, stage - 1, microbatch, gradient, flow)
+
+    def _backward_block(
+        self, site: Site, microbatch: int, gradient: Tensor | None, flow: Flow
+    ) -> Tensor | None:
+        """The gradient of what a block was handed; None from the embedding."""
+        kept = flow.kept.pop((site.index, microbatch))
+        scope = self._scope(site, microbatch, Phase.BACKWARD)
+        scope.tensors |= kept.tensors
+        scope.tapes = kept.tapes
+        if gradient is not None:
+            scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
+        self._gather(site, scope)
+        scope.phase = Phase.RECOMPUTE
+        self._runner.run(site.block.recompute, scope)
+        scope.phase = Phase.BACKWARD
+        self._runner.run(site.block.backward, scope)
+        return scope.tensors[site.block.gradient] if site.block.gradient else None
 
     def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""
@@ -238,7 +252,7 @@ class Rank:
             for name in operator.outputs:
                 scope.parameters[name.removeprefix(_STORED).partition("@")[0]] = scope.tensors[name]
 
-    def _feed(self, scope: Scope, stream: Tensor | None, flow: _Flow) -> None:
+    def _feed(self, scope: Scope, stream: Tensor | None, flow: Flow) -> None:
         tokens, targets = flow.microbatches[scope.microbatch]
         for name, whole in (("tokens", tokens), ("targets", targets)):
             if name in scope.values:
@@ -250,7 +264,7 @@ class Rank:
     # Between stages.
 
     def _hand(
-        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: _Flow
+        self, phase: Phase, source: int, target: int, microbatch: int, tensor: Tensor, flow: Flow
     ) -> None:
         peer = self._peer(target)
         if peer == self.rank:
@@ -258,7 +272,7 @@ class Rank:
             return
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
-    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: _Flow) -> Tensor:
+    def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
         peer = self._peer(source)
         if peer == self.rank:
             return flow.streams.pop((phase, source, microbatch))

@@ -15,7 +15,7 @@ from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
 from trimtab.runtime.lowering.sites import Stages, update_holders
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.optimizers import OptimizerSettings, is_decayed
+from trimtab.runtime.optimizers import FUSED_DEVICES, OptimizerSettings, is_decayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class PieceOptimizer:
             self._vectors[name] = torch.nn.Parameter(vector)
             decay = self._settings.weight_decay if is_decayed(parameter.shape) else 0.0
             groups = [{"params": [self._vectors[name]], "weight_decay": decay}]
-            self._optimizers[name] = self._settings.build(groups, fused=True)
+            self._optimizers[name] = self._settings.build(groups, fused=vector.device.type in FUSED_DEVICES)
         held = self._vectors[name]
         held.data = vector  # What is updated may be a new view of the parameter in every step.
         held.grad = gradient.reshape(-1).to(vector.dtype)
@@ -118,8 +118,9 @@ class Updater:
         rules: Rules,
         layouts: Layouts,
         runner: OperatorRunner,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
-        self._plan, self._rank, self._rules, self._runner = plan, rank, rules, runner
+        self._plan, self._rank, self._rules, self._runner, self._read = plan, rank, rules, runner, read
         self._stages = Stages(plan)
         self._places = layouts.places[rank]
         self._holders = update_holders(plan)
@@ -241,7 +242,7 @@ class Updater:
         return math.sqrt(self._number("norm_square", scope)) / num_tokens
 
     def _number(self, name: str, scope: Scope) -> float:
-        return float(scope.tensors[self._final.get(name, name)])
+        return self._read(scope.tensors[self._final.get(name, name)])
 
     def _average(self, operator: Operator, scope: Scope, step: int) -> None:
         if (step + 1) % operator.every:

@@ -67,11 +67,13 @@ class Wires:
     Args:
         rank: Own.
         size: Of the world; 1 needs no process group.
+        backend: Carries tensors: ``torch.distributed``, or whoever has its functions of these names.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, *, backend: Any = dist) -> None:
         self.rank = rank
         self.size = size
+        self.backend = backend
         self.counts: defaultdict[Sent, Count] = defaultdict(Count)
         self.posted = Posted()
         self._groups: dict[tuple[int, ...], Any] = {}
@@ -81,7 +83,9 @@ class Wires:
         for members in wanted:
             if len(members) > 1 and members not in self._groups:
                 is_world = members == tuple(range(self.size))
-                self._groups[members] = dist.group.WORLD if is_world else dist.new_group(list(members))
+                self._groups[members] = (
+                    self.backend.group.WORLD if is_world else self.backend.new_group(list(members))
+                )
 
     def line(self, what: Sent, members: Sequence[int]) -> "Line":
         """The wires between some ranks, for one run of a collective."""
@@ -98,7 +102,7 @@ class Wires:
         count.runs += 1
         count.sent_bytes += tensor.numel() * tensor.element_size()
         tensor = _sendable(tensor, what)
-        self.posted.pending.append((dist.isend(tensor, target, tag=tag), tensor))
+        self.posted.pending.append((self.backend.isend(tensor, target, tag=tag), tensor))
 
     def receive(
         self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
@@ -106,7 +110,7 @@ class Wires:
         """A tensor that a rank posts."""
         found = torch.empty(tuple(shape), dtype=dtype)
         with _Naming(what):
-            work = dist.irecv(found, source, tag=tag)
+            work = self.backend.irecv(found, source, tag=tag)
             assert work is not None, "this rank is a member of the world"
             work.wait()
         return found
@@ -145,14 +149,14 @@ class Line:
         tensor = _sendable(tensor, self._what)
         self._count(tensor.numel() * tensor.element_size())
         with _Naming(self._what):
-            work = dist.isend(tensor, self._rank(target))
+            work = self._wires.backend.isend(tensor, self._rank(target))
         return Posted(pending=[(work, tensor)])
 
     def receive(self, source: int, like: Tensor) -> Tensor:
         """What a place sends, of the shape and type of another tensor."""
         found = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         with _Naming(self._what):
-            work = dist.irecv(found, self._rank(source))
+            work = self._wires.backend.irecv(found, self._rank(source))
             assert work is not None, "this rank is a member of the world"
             work.wait()
         return found
@@ -172,7 +176,7 @@ class Line:
         piece = -(-flat.numel() // self.size)
         self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
         with _Naming(self._what):
-            dist.all_reduce(total, _REDUCTIONS[operation], group=self._group)
+            self._wires.backend.all_reduce(total, _REDUCTIONS[operation], group=self._group)
         return total
 
     def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
@@ -181,7 +185,7 @@ class Line:
         piece = torch.empty_like(chunks[0])
         self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
         with _Naming(self._what):
-            dist.reduce_scatter_single(piece, flat, _REDUCTIONS[operation], group=self._group)
+            self._wires.backend.reduce_scatter_single(piece, flat, _REDUCTIONS[operation], group=self._group)
         return piece
 
     def all_gather(self, piece: Tensor) -> list[Tensor]:
@@ -190,7 +194,7 @@ class Line:
         found = torch.empty((self.size, piece.numel()), dtype=piece.dtype, device=piece.device)
         self._count_native(OperatorKind.ALL_GATHER, piece, piece.numel())
         with _Naming(self._what):
-            dist.all_gather_single(found.view(-1), piece, group=self._group)
+            self._wires.backend.all_gather_single(found.view(-1), piece, group=self._group)
         return list(found.unbind())
 
     def all_to_all(self, chunks: Sequence[Tensor]) -> list[Tensor]:
@@ -199,14 +203,14 @@ class Line:
         found = torch.empty_like(flat)
         self._count_native(OperatorKind.ALL_TO_ALL, flat, chunks[0].numel())
         with _Naming(self._what):
-            dist.all_to_all_single(found, flat, group=self._group)
+            self._wires.backend.all_to_all_single(found, flat, group=self._group)
         return list(found.view(self.size, -1).unbind())
 
     def agree_on_largest(self, number: Tensor) -> Tensor:
         """The largest of all places' numbers: what whole numbers are scaled by; four bytes that plans do not count."""
         found = number.detach().float().clone()
         with _Naming(self._what):
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+            self._wires.backend.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
         return found
 
     @property
