@@ -13,7 +13,7 @@ VERBS = [
 OPTIONS = {
     "run": {"--set", "--inject", "--dry-run", "--json"},
     "resume": {"--set", "--inject", "--json"},
-    "explain": {"--set", "--diff", "--format", "--out", "--json", "--schema"},
+    "explain": {"--set", "--diff", "--format", "--out", "--json", "--schema", "--trace"},
     "verify": {"--set", "--steps", "--quick", "--json"},
     "stop": {"--json"},
     "rollback": {"--to", "--json"},
