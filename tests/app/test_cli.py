@@ -13,7 +13,17 @@ VERBS = [
 OPTIONS = {
     "run": {"--script", "--set", "--inject", "--dry-run", "--json"},
     "resume": {"--set", "--inject", "--json"},
-    "explain": {"--set", "--diff", "--format", "--out", "--json", "--analyze", "--steps", "--schema"},
+    "explain": {
+        "--set",
+        "--diff",
+        "--format",
+        "--out",
+        "--json",
+        "--analyze",
+        "--steps",
+        "--schema",
+        "--trace",
+    },
     "verify": {"--set", "--steps", "--quick", "--json"},
     "stop": {"--json"},
     "rollback": {"--to", "--json"},

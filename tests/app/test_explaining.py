@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from trimtab.catalog import network
+from trimtab.terms import ExitCode
 
 THREE_D = """\
 run: three-d
@@ -380,3 +381,53 @@ def test_two_jobs_are_not_analyzed_at_once(cli, tmp_path):
     answer = cli("explain", str(path), "--analyze", "--diff", str(path))
     assert answer.code == 2
     assert "one after the other" in answer.err
+
+
+TRACED = ["MESH pp 2, dp 2, tp 2", "SPLIT layers OVER pp MICROBATCHES 2", "SPLIT heads, mlp, vocab OVER tp"]
+
+
+@pytest.fixture
+def traced_job(desk):
+    """A job that is quickly traced."""
+    strategy = "".join(f"  {line}\n" for line in TRACED)
+    (desk / "traced.yaml").write_text(
+        "run: traced\nmodel: {preset: gpt-3m, dropout: 0.0}\ndata: {text: python-stdlib, sequence: 64}\n"
+        "train: {steps: 10, batch: 8, microbatch: 1}\norchestration: {devices: 8, cluster: 512xH100}\n"
+        f'parallelism: |\n{strategy}fault_tolerance: {{shares: "off"}}\n'
+    )
+    return "traced.yaml"
+
+
+def test_a_trace_is_a_key_of_the_document(cli, traced_job):
+    """A program that checks plans reads counts, not a table."""
+    answer = cli("explain", traced_job, "--trace", "--json")
+    assert answer.code == ExitCode.DONE
+    document = answer.document
+    trace = document.pop("trace")
+    assert trace["is_as_planned"] is True
+    assert [rank["ranks"] for rank in trace["ranks"]] == ["0-3", "4-7"]
+    assert all(flops["traced"] == flops["planned"] > 0 for rank in trace["ranks"] for flops in rank["flops"])
+    assert document == cli("explain", traced_job, "--json").document
+
+
+def test_a_trace_follows_the_explanation(cli, traced_job):
+    """Who looks at both wants them beside each other."""
+    plain, traced = cli("explain", traced_job).out, cli("explain", traced_job, "--trace").out
+    assert traced.startswith(plain.rstrip("\n"))
+    assert "as planned: every collective in runs and bytes" in traced
+    assert "rank 4 for 4 ranks (4-7), stage 1" in traced
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--format", "html"), "a trace is text or json"),
+        (("--diff", "job.yaml"), "one plan is traced at a time"),
+        (("--set", "model.dropout=0.1"), "dropout"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(cli, traced_job, arguments, words):
+    """A trace that is left out in silence is taken for one that found nothing."""
+    answer = cli("explain", traced_job, "--trace", *arguments)
+    assert answer.code == ExitCode.INPUT_WRONG
+    assert words in answer.err

@@ -152,6 +152,9 @@ def explain(
     is_schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of the document that --json gives.")
     ] = False,
+    is_traced: Annotated[
+        bool, typer.Option("--trace", help="Run the plan's program without numbers and count what it does.")
+    ] = False,
 ) -> int:
     """Say what each rank would hold, compute, send and cost, and which line decided it."""
     from trimtab.app.explaining import answer_of, explain_job, print_schema
@@ -159,7 +162,9 @@ def explain(
     if is_schema:
         return print_schema()
     analyzed_steps = steps if is_analyzed else None
-    answer = answer_of(form, other=other, out=out, is_json=is_json, analyzed_steps=analyzed_steps)
+    answer = answer_of(
+        form, other=other, out=out, is_json=is_json, analyzed_steps=analyzed_steps, is_traced=is_traced
+    )
     return explain_job(job, overrides or (), answer)
 
 

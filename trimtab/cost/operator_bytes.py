@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from trimtab.catalog import Activation, Network, Norm, Positions
 from trimtab.cost.block_bytes import value_bytes
+from trimtab.plan.lifetimes import norm_piece
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Transfer, Value
 from trimtab.plan.tables import BYTES_OF
 
 _FP32 = BYTES_OF["fp32"]
 _INDEX = 8
 """Bytes of an index."""
-
-_NORM_PIECE = 2**14
-"""Elements of a gradient that are squared in fp64 at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +108,7 @@ class OperatorCounter:
                 return OperatorBytes(scratch=self._loss_needs(operator))
             case OperatorKind.NORM_SQUARE:
                 largest = max((self.elements(name) for name in operator.inputs), default=0)
-                return OperatorBytes(scratch=4 * _FP32 * min(largest, _NORM_PIECE))
+                return OperatorBytes(scratch=4 * _FP32 * min(largest, norm_piece(largest)))
             case OperatorKind.UPDATE:
                 return OperatorBytes(scratch=self.elements(operator.inputs[0]) * _FP32)
             case _:

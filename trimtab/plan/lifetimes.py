@@ -81,3 +81,12 @@ def _turns(operators: Sequence[Operator], block: Block | None, kept: Collection[
         if name not in kept:
             dead[index].append(name)
     return tuple(Turn(operator, tuple(names)) for operator, names in zip(operators, dead, strict=True))
+
+
+def norm_piece(elements: int) -> int:
+    """Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile.
+
+    >>> norm_piece(1000), norm_piece(2**20)
+    (16384, 65536)
+    """
+    return max(2**14, -(-elements // 16))

@@ -53,3 +53,8 @@ def all_gather(group: Any, output: Tensor, source: Tensor) -> Any:
 def reduce_scatter(group: Any, output: Tensor, source: Tensor, options: Any) -> Any:
     """Start a reduce-scatter of one tensor into equal pieces on a raw process group; returns its Work."""
     return group._reduce_scatter_base(output, source, options)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that tensors have in common if and only if they share storage, on ``meta`` too, where no address is."""
+    return int(tensor.untyped_storage()._cdata)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 FUSED_DEVICES = ("cpu", "cuda")
+"""Devices that have fused kernels of optimizers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

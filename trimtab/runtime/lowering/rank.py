@@ -71,7 +71,7 @@ class Flow:
             gradient.view(-1)[:1].fill_(math.nan)
 
 
-_Left = TypeVar("_Left")
+Left = TypeVar("Left")
 
 
 class Rank:
@@ -92,6 +92,7 @@ class Rank:
         weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Looks at every operator.
+        read: The number in a tensor of one element.
 
     Raises: InputError for a network that cannot be computed so.
     """
@@ -109,6 +110,7 @@ class Rank:
         weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
@@ -117,12 +119,13 @@ class Rank:
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
         self._compressor = collectives.compressor
+        self._read = read
         self._sites = sites_of(plan)
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
         self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
@@ -263,7 +266,8 @@ class Rank:
         self._leaves = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
-            flow.num_tokens += int((self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET).sum())
+            own = self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET
+            flow.num_tokens += round(self._read(own.sum()))
         return flow
 
     def _replicas(self) -> list[int]:
@@ -300,7 +304,7 @@ class Rank:
             found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
-    def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
+    def _gradients(self, by_site: Sequence[Mapping[str, Left]]) -> dict[str, Left]:
         """What microbatches have left, by its name in the update."""
         values, found = self.plan.update.values, {}
         sites = self._sites[:-1] if self._is_tied_at_once else self._sites
@@ -322,18 +326,7 @@ class Rank:
         sites = [site for site in self._sites if site.stage == stage]
         stream = self._taken(Phase.FORWARD, stage - 1, stage, microbatch, flow) if stage else None
         for site in sites:
-            scope = self._scope(site, microbatch, Phase.FORWARD)
-            self._feed(scope, stream, flow)
-            self._gather(site, scope)
-            self._runner.take_turns(self._runner.turns(site.block).forward, scope)
-            kept = {name: scope.tensors[name] for name in site.block.kept}
-            for operator in site.block.recompute:
-                scope.tapes.pop((operator.kind, operator.parameters), None)
-            flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
-            if site.block.result:
-                stream = scope.tensors[site.block.result]
-            else:
-                self._add_loss(scope.tensors["loss"], microbatch, flow)
+            stream = self._forward_block(site, microbatch, stream, flow)
         if stage < self._stages.num_stages - 1:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
@@ -345,29 +338,50 @@ class Rank:
             before = flow.losses.get((share, 1))
             flow.losses[share, 1] = loss.clone() if before is None else before.add_(loss)
 
+    def _forward_block(self, site: Site, microbatch: int, stream: Tensor | None, flow: Flow) -> Tensor | None:
+        """What a block hands on; None from the head, whose loss is added up."""
+        scope = self._scope(site, microbatch, Phase.FORWARD)
+        self._feed(scope, stream, flow)
+        self._gather(site, scope)
+        self._runner.take_turns(self._runner.turns(site.block).forward, scope)
+        kept = {name: scope.tensors[name] for name in site.block.kept}
+        for operator in site.block.recompute:
+            scope.tapes.pop((operator.kind, operator.parameters), None)
+        flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
+        if site.block.result:
+            return scope.tensors[site.block.result]
+        self._add_loss(scope.tensors["loss"], microbatch, flow)
+        return None
+
     def _backward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         gradient = None
         if stage < self._stages.num_stages - 1:
             gradient = self._taken(Phase.BACKWARD, stage + 1, stage, microbatch, flow)
         for site in reversed(sites):
-            kept = flow.kept.pop((site.index, microbatch))
-            scope = self._scope(site, microbatch, Phase.BACKWARD)
-            scope.tensors |= kept.tensors
-            scope.tapes = kept.tapes
-            if gradient is not None:
-                scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
-                gradient = None  # It lives as long as the block reads it.
-            self._gather(site, scope)
-            turns = self._runner.turns(site.block)
-            scope.phase = Phase.RECOMPUTE
-            self._runner.take_turns(turns.recompute, scope)
-            scope.phase = Phase.BACKWARD
-            self._runner.take_turns(turns.backward, scope)
-            gradient = scope.tensors[site.block.gradient] if site.block.gradient else None
+            gradient = self._backward_block(site, microbatch, gradient, flow)
         if stage:
             assert gradient is not None, "a stage hands back"
             self._hand(Phase.BACKWARD, stage, stage - 1, microbatch, gradient, flow)
+
+    def _backward_block(
+        self, site: Site, microbatch: int, gradient: Tensor | None, flow: Flow
+    ) -> Tensor | None:
+        """The gradient of what a block was handed; None from the embedding."""
+        kept = flow.kept.pop((site.index, microbatch))
+        scope = self._scope(site, microbatch, Phase.BACKWARD)
+        scope.tensors |= kept.tensors
+        scope.tapes = kept.tapes
+        if gradient is not None:
+            scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
+        gradient = None  # It lives as long as the block reads it.
+        self._gather(site, scope)
+        turns = self._runner.turns(site.block)
+        scope.phase = Phase.RECOMPUTE
+        self._runner.take_turns(turns.recompute, scope)
+        scope.phase = Phase.BACKWARD
+        self._runner.take_turns(turns.backward, scope)
+        return scope.tensors[site.block.gradient] if site.block.gradient else None
 
     def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from trimtab.plan.bound import Averaging
 from trimtab.plan.layout import ALIGNMENT
-from trimtab.plan.lifetimes import update_turns
+from trimtab.plan.lifetimes import norm_piece, update_turns
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
@@ -80,7 +80,8 @@ class PieceOptimizer:
         self.states = {
             state: {name: torch.zeros(numel) for name, numel in numels.items()} for state in settings.states
         }
-        self._vectors = {name: torch.nn.Parameter(_NOTHING) for name in numels}
+        self._nothing = torch.empty(0)
+        self._vectors = {name: torch.nn.Parameter(self._nothing) for name in numels}
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._counts: list[Tensor] = []
         for name, vector in self._vectors.items():
@@ -88,7 +89,9 @@ class PieceOptimizer:
             group = {"params": [vector], "weight_decay": decay}
             self._optimizers[name] = settings.build([group], fused=vector.device.type in FUSED_DEVICES)
             if isinstance(settings, AdamW):
-                count = torch.zeros((), dtype=torch.float32)
+                # Without numbers, too, steps are counted: torch reads the count of an optimizer that is not fused.
+                device = "cpu" if vector.device.type == "meta" else vector.device
+                count = torch.zeros((), dtype=torch.float32, device=device)
                 self._optimizers[name].state[vector]["step"] = count
                 self._counts.append(count)
 
@@ -119,11 +122,10 @@ class PieceOptimizer:
         if numel % ALIGNMENT:
             for state, tensor in held.items():
                 tensor.copy_(optimizer.state[vector][state][:numel])
-            if name in self.masters:
-                self.masters[name].copy_(updated)
+            updated = weights.copy_(updated)
         # Between steps it would hold pieces and copies that are stored nowhere else.
-        vector.grad, vector.data = None, _NOTHING
-        optimizer.state[vector].update(dict.fromkeys(held, _NOTHING))
+        vector.grad, vector.data = None, self._nothing
+        optimizer.state[vector].update(dict.fromkeys(held, self._nothing))
         return updated.to(piece.dtype).view(piece.shape)
 
     def begin(self) -> None:
@@ -150,9 +152,6 @@ class PieceOptimizer:
         """What it keeps between steps: states, master copies among them, and torch's counters of steps."""
         states = [tensor for tensors in self.states.values() for tensor in tensors.values()]
         return {"states": [*self.masters.values(), *states], "constants": self._counts}
-
-
-_NOTHING = torch.empty(0)
 
 
 def _padded_vector(piece: Tensor) -> Tensor:
@@ -224,6 +223,7 @@ class Updater:
         layouts: Extents on the mesh.
         runner: Of operators.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
+        read: The number in a tensor of one element.
     """
 
     def __init__(
@@ -234,8 +234,10 @@ class Updater:
         layouts: Layouts,
         runner: OperatorRunner,
         sums: ShareSums | None = None,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
         self._plan, self._rank, self._rules, self._runner, self._sums = plan, rank, rules, runner, sums
+        self._read = read
         self._stages = Stages(plan)
         self._places = layouts.places[rank]
         self.holders = update_holders(plan)
@@ -425,7 +427,7 @@ class Updater:
             return torch.tensor(exact.to_limbs(), dtype=torch.int64)
         total = torch.zeros((), dtype=torch.float64)
         for gradient in own:
-            for part in torch.split(gradient.reshape(-1), _NORM_PIECE):
+            for part in torch.split(gradient.reshape(-1), norm_piece(gradient.numel())):
                 total += part.double().square().sum()
         return total.float()
 
@@ -475,7 +477,7 @@ class Updater:
 
     def _number(self, name: str, scope: Scope) -> float:
         found = scope.tensors[self._final.get(name, name)]
-        return BinnedSum.from_limbs(found.tolist()).to_float() if found.dim() else float(found)
+        return BinnedSum.from_limbs(found.tolist()).to_float() if found.dim() else self._read(found)
 
     def _average(self, operator: Operator, scope: Scope, step: int) -> None:
         if (step + 1) % operator.every:
@@ -498,10 +500,6 @@ class Updater:
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,
             norm=self._norm(scope),
         )
-
-
-_NORM_PIECE = 2**14
-"""Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile."""
 
 
 def _parameter_of(gradient: str) -> str:
