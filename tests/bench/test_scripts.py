@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-SCRIPTS = ("overhead", "recovery", "checkpoint", "startup", "timers")
+SCRIPTS = ("overhead", "layouts", "recovery", "checkpoint", "startup", "timers")
 
 
 @pytest.mark.slow
