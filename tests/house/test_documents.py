@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -92,8 +91,6 @@ def test_every_command_that_starts_nothing_runs(
 ) -> None:
     """What a document shows must be what the reader sees; `...` stands for lines that are left out."""
     monkeypatch.chdir(ROOT)
-    # As into a file, whatever terminal the tests have.
-    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size(fallback))
     assert run_cli(arguments) == ExitCode.DONE, place
     said = capsys.readouterr()
     actual = [line.rstrip() for line in (said.out + said.err).splitlines()]
