@@ -34,6 +34,7 @@ CLASSES_OF_CLOCKS = {
     "host_wait": ("host_wait",),
     "checkpoint_stall": ("checkpoint_stall",),
     "evaluation": ("evaluation",),
+    "bubble": ("bubble",),
 }
 """Classes that nothing but one clock can fill, if no rank was lost and no step given up."""
 SLACK_S = 0.5

@@ -22,6 +22,7 @@ CLOCKS = (
     "detect",
     "restart",
     "degraded",
+    "bubble",
 )
 """The clocks of a clock file, in the order of its totals."""
 

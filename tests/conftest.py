@@ -33,6 +33,12 @@ fault_tolerance: {shares: 4, checkpoint: {every: "off"}}
 """LayerNorm, tied weights, dropout, clipping; ragged documents. Small, so that a run is little more than its start."""
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are as wide as in a file, whatever terminal the tests have; workers of xdist have 80 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """A command that has ended."""

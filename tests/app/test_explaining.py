@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from trimtab.catalog import network
+from trimtab.terms import ExitCode
 
 THREE_D = """\
 run: three-d
@@ -312,3 +313,121 @@ def test_no_heavy_library_is_loaded(desk, three_d):
         [sys.executable, "-c", LIGHT, three_d], cwd=desk, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+ANALYZED = """\
+run: proof
+model: {preset: gpt-3m, layers: 2, embed: 64, heads: 4, mlp: 128, dropout: 0.0}
+data: {text: text, tokenizer: bytes, sequence: 32}
+train: {steps: 10, batch: 8, microbatch: 1, optimizer: {adamw: {lr: 1e-3}}}
+orchestration: {devices: 2}
+fault_tolerance: {shares: "off"}
+parallelism: |
+  MESH dp 2
+  SPLIT batch OVER dp
+  STORE states OVER dp
+"""
+
+
+@pytest.mark.process
+def test_real_steps_stand_beside_the_figures(trimtab, tmp_path):
+    """The whole option, as a user runs it: a figure that nobody checked is an opinion."""
+    path = tmp_path / "job.yaml"
+    path.write_text(ANALYZED, encoding="utf-8")
+    found = trimtab("explain", str(path), "--analyze", "--steps", "1", "--json", timeout=150).document[
+        "analysis"
+    ]
+    assert found["steps"] == 1
+    assert found["step"]["measured_s"] > 0
+    assert found["step"]["predicted_s"] is None
+    assert "rate" in found["unknown"]
+    assert found["unplanned"] == []
+    (group,) = found["groups"]
+    assert group["ranks"] == [0, 1]
+    assert all(item["measured"] == item["predicted"] for item in group["held"])
+    assert group["peak"]["measured"] == pytest.approx(group["peak"]["predicted"], rel=0.06)
+    assert sum(item["measured_s"] for item in group["times"]) == pytest.approx(
+        found["step"]["measured_s"], rel=0.2
+    )
+    assert {item["operation"] for item in group["collectives"]} == {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+    }
+    assert all(
+        item["sent_bytes"]["measured"] == item["sent_bytes"]["predicted"] for item in group["collectives"]
+    )
+
+
+def test_a_mesh_too_large_for_this_machine_is_not_started(cli, tmp_path):
+    """Hundreds of processes would take the machine down."""
+    path = tmp_path / "job.yaml"
+    text = (
+        ANALYZED.replace("devices: 2", "devices: 32")
+        .replace("dp 2", "dp 32")
+        .replace("batch: 8", "batch: 32")
+    )
+    path.write_text(text, encoding="utf-8")
+    answer = cli("explain", str(path), "--analyze")
+    assert answer.code == 2
+    assert "32 ranks" in answer.err
+    assert "at most 16 processes" in answer.err
+
+
+def test_two_jobs_are_not_analyzed_at_once(cli, tmp_path):
+    """Half of an answer would look like all of it."""
+    path = tmp_path / "job.yaml"
+    path.write_text(ANALYZED, encoding="utf-8")
+    answer = cli("explain", str(path), "--analyze", "--diff", str(path))
+    assert answer.code == 2
+    assert "one after the other" in answer.err
+
+
+TRACED = ["MESH pp 2, dp 2, tp 2", "SPLIT layers OVER pp MICROBATCHES 2", "SPLIT heads, mlp, vocab OVER tp"]
+
+
+@pytest.fixture
+def traced_job(desk):
+    """A job that is quickly traced."""
+    strategy = "".join(f"  {line}\n" for line in TRACED)
+    (desk / "traced.yaml").write_text(
+        "run: traced\nmodel: {preset: gpt-3m, dropout: 0.0}\ndata: {text: python-stdlib, sequence: 64}\n"
+        "train: {steps: 10, batch: 8, microbatch: 1}\norchestration: {devices: 8, cluster: 512xH100}\n"
+        f'parallelism: |\n{strategy}fault_tolerance: {{shares: "off"}}\n'
+    )
+    return "traced.yaml"
+
+
+def test_a_trace_is_a_key_of_the_document(cli, traced_job):
+    """A program that checks plans reads counts, not a table."""
+    answer = cli("explain", traced_job, "--trace", "--json")
+    assert answer.code == ExitCode.DONE
+    document = answer.document
+    trace = document.pop("trace")
+    assert trace["is_as_planned"] is True
+    assert [rank["ranks"] for rank in trace["ranks"]] == ["0-3", "4-7"]
+    assert all(flops["traced"] == flops["planned"] > 0 for rank in trace["ranks"] for flops in rank["flops"])
+    assert document == cli("explain", traced_job, "--json").document
+
+
+def test_a_trace_follows_the_explanation(cli, traced_job):
+    """Who looks at both wants them beside each other."""
+    plain, traced = cli("explain", traced_job).out, cli("explain", traced_job, "--trace").out
+    assert traced.startswith(plain.rstrip("\n"))
+    assert "as planned: every collective in runs and bytes" in traced
+    assert "rank 4 for 4 ranks (4-7), stage 1" in traced
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--format", "html"), "a trace is text or json"),
+        (("--diff", "job.yaml"), "one plan is traced at a time"),
+        (("--set", "model.dropout=0.1"), "dropout"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(cli, traced_job, arguments, words):
+    """A trace that is left out in silence is taken for one that found nothing."""
+    answer = cli("explain", traced_job, "--trace", *arguments)
+    assert answer.code == ExitCode.INPUT_WRONG
+    assert words in answer.err

@@ -4,7 +4,7 @@ import pytest
 
 from tests.plan.conftest import PlanOf
 from trimtab.catalog import network, network_names
-from trimtab.cost.flops import Flops, scores_of_sample, step_flops
+from trimtab.cost.flops import Flops, ring_scores_again, scores_of_sample, stage_flops, step_flops
 from trimtab.plan.physical import Plan
 
 SPLITS = {
@@ -94,3 +94,15 @@ def test_attention_is_a_part_of_the_causal_count(plan_of: PlanOf) -> None:
     heads = model.heads * model.head_size
     scores = scores_of_sample(sequence, None)[0]
     assert step_flops(plan).useful.attention == 3 * 4 * heads * scores * model.layers * plan.work.batch
+
+
+def test_rings_compute_a_quarter_of_the_gradients_of_attention_again(plan_of: PlanOf) -> None:
+    """Who compares counted products with the plan finds five where the convention has four."""
+    ring, gathered = (
+        plan_of(SPLITS[name], model="gpt-3m", devices=4, batch=4, sequence=64)
+        for name in ("ring", "gathered keys")
+    )
+    (forward,) = (stage.forward for stage in stage_flops(ring))
+    all_scores = forward.full - (forward.causal - forward.attention)
+    assert ring_scores_again(ring) == (all_scores // 2,)
+    assert ring_scores_again(gathered) == (0,)

@@ -55,8 +55,19 @@ def test_the_layout_is_the_documented_one():
     clocks.switch(Clock.HOST_WAIT, 130)
     assert buffer[:8] == b"trimtabC"
     assert struct.unpack_from("<4q", buffer, 8) == (1, 100, 4, 130)
-    assert struct.unpack_from("<10q", buffer, 40) == (0, 30, *[0] * 8)
-    assert len(buffer) == 120
+    assert struct.unpack_from("<11q", buffer, 40) == (0, 30, *[0] * 9)
+    assert len(buffer) == 128
+
+
+def test_a_file_of_an_earlier_release_is_read():
+    """It had ten clocks; the eleventh did not run."""
+    buffer = bytearray(CLOCK_FILE_BYTES)
+    clocks = ClockFile(buffer, clock=Clock.COMPUTE, now_ns=100)
+    clocks.switch(Clock.DEGRADED, 130)
+    totals = read_clocks(buffer[:120]).totals(until_ns=140)
+    assert totals == {clock: {Clock.COMPUTE: 30, Clock.DEGRADED: 10}.get(clock, 0) for clock in Clock}
+    with pytest.raises(ClockFileError, match="119 bytes"):
+        read_clocks(buffer[:119])
 
 
 @given(switches, st.integers(0, 10**12))

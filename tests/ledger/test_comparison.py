@@ -56,7 +56,8 @@ def test_a_run_compared_with_itself_shows_no_change(eventful):
     report = run_report(eventful.records(), directory="r")
     same = compare(report, report, first_settings=BEFORE, second_settings=BEFORE)
     assert not same.settings
-    assert {outcome.change for outcome in same.outcomes} == {0.0}
+    assert {outcome.change for outcome in same.outcomes if outcome.first} == {0.0}
+    assert all(outcome.first == outcome.second for outcome in same.outcomes)
     assert "no setting differs" in render_comparison(same)
 
 

@@ -46,7 +46,7 @@ def test_every_token_is_used_once_an_epoch(
     num_steps = count_steps(job, corpus)
     num_samples = round(epochs * corpus.num_samples)
     assert num_steps == -(-num_samples // batch)
-    load = microbatch_loader(job, corpus, torch.device("cpu"))
+    load = microbatch_loader(job, corpus, torch.device("cpu"), microbatch)
     used = 0
     for step in range(num_steps):
         for share in range(shares):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.spec import JobFileError, LoadedJob
-from trimtab.spec.constants import auto_microbatch, auto_shares, divisors
+from trimtab.spec.constants import auto_microbatch, auto_shares, divisors, rule_of
 from trimtab.terms import OnLoss
 
 Load = Callable[..., LoadedJob]
@@ -65,7 +65,15 @@ def test_on_loss_auto_is_the_strongest_possible(
     load: Load, minimal: str, cards: str, on_loss: OnLoss
 ) -> None:
     """Otherwise a run promises less than it could, or more than it can."""
-    assert load(f"{minimal}{cards}\n").job.fault_tolerance.on_loss is on_loss
+    job = load(f"{minimal}{cards}\n").job
+    assert rule_of(job, is_replicated=True) is on_loss
+
+
+def test_where_ranks_hold_pieces_auto_goes_back(load: Load, minimal: str) -> None:
+    """What a lost rank held exists in checkpoints only; a stronger wish is not weakened in silence."""
+    assert rule_of(load(minimal).job, is_replicated=False) is OnLoss.ROLLBACK
+    asked = load(f"{minimal}fault_tolerance: {{on_loss: redo}}\n").job
+    assert rule_of(asked, is_replicated=False) is OnLoss.REDO
 
 
 def test_constants_do_not_follow_the_devices_on_resume(load: Load, minimal: str) -> None:

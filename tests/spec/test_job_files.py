@@ -107,7 +107,7 @@ def test_every_misspelt_key_is_rejected_and_named(load: Load) -> None:
         ("steps: 10", "steps: 10, lr-schedule: {}", "Did you mean 'lr_schedule'?"),
         ("steps: 10", "steps: 10, Batch: 3", "Did you mean 'batch'?"),
         ("run: tiny", "run: tiny\ndevices: 4", "'devices' belongs in orchestration."),
-        ("run: tiny", "run: tiny\nqqq: 4", "Keys of the job file: run, model"),
+        ("run: tiny", "run: tiny\nqqq: 4", "Keys of the job file: run, script, model"),
         ("run: tiny", "run: tiny\nextend: 4", "Did you mean 'extends'?"),
     ],
 )

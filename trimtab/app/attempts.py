@@ -1,30 +1,34 @@
 """One attempt of a run, from the launch to the report, and the verb ``run``, which makes the first."""
 
+import json
 import os
+import re
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab import __version__
-from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
+from trimtab.app.job_reading import read_job, read_job_text, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
 from trimtab.app.output import json_text, print_document, say
 from trimtab.app.replicas import refuse_what_cannot_fit
-from trimtab.app.reports import folder_report, print_report, write_report
+from trimtab.app.reports import FolderReport, folder_report, print_report, write_report
 from trimtab.app.run_folders import (
     ABOUT_FILE,
     RESOLVED_FILE,
     at_work,
     create_run,
+    job_file_of,
     next_attempt,
     next_incarnation,
     next_run,
 )
-from trimtab.engines import Outcome, load_engine
+from trimtab.app.runnable import refuse_what_cannot_run
+from trimtab.engines import Observer, Outcome, load_engine
 from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.runtime.data.errors import DataWarning
 from trimtab.runtime.data.locate import locate
@@ -33,7 +37,8 @@ from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import Injection, parse_injections
 from trimtab.spec.resolved import REDACTED, is_secret
-from trimtab.terms import ExitCode, RunState
+from trimtab.terms import ExitCode, InputError, RunState
+from trimtab.terms.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,32 +55,81 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
 
     A dry run prints what would be started, secrets left out; it starts and writes nothing.
     """
-    loaded = read_job(path, wishes.overrides)
+    return _run_loaded(read_job(path, wishes.overrides), wishes, job_file=path, is_dry_run=is_dry_run)
+
+
+def run_script(path: str, arguments: Sequence[str], wishes: Wishes, *, is_dry_run: bool) -> int:
+    """Run a program of the user's without a job file, in a new run that is named after it; returns the exit code."""
+    loaded = read_job_text(script_job(path, arguments), source="--script", overrides=wishes.overrides)
+    return _run_loaded(loaded, wishes, job_file=None, is_dry_run=is_dry_run)
+
+
+def script_job(path: str, arguments: Sequence[str]) -> str:
+    """The job file of a script, with nothing but its name and its program.
+
+    >>> print(script_job("my_loops/Train 2.py", ["--lr", "0.1"]))
+    {"run": "train-2", "script": {"file": "my_loops/Train 2.py", "args": ["--lr", "0.1"]}}
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:63] or "script"
+    return json.dumps({"run": name, "script": {"file": path, "args": list(arguments)}})
+
+
+def _run_loaded(loaded: LoadedJob, wishes: Wishes, *, job_file: str | None, is_dry_run: bool) -> int:
     say_warnings(loaded)
+    refuse_what_cannot_start(loaded)
+    if is_dry_run:
+        injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
+        folder = next_run(Path(loaded.job.orchestration.runs), loaded.job.run)
+        _print_plan(loaded, launch_of(loaded, folder, injections, job_file=job_file), wishes)
+        return ExitCode.DONE
+    folder, injections = begin_run(loaded, job_file=job_file, injections=wishes.injections)
+    return run_attempt(loaded, folder, injections, wishes)
+
+
+def refuse_what_cannot_start(loaded: LoadedJob) -> None:
+    """Refuse a job that this machine cannot run, before anything is written.
+
+    Raises: StrategyError, InfeasibleError or DataError.
+    """
     refuse_what_cannot_run(loaded)
     refuse_what_cannot_fit(loaded, find_machine())
     refuse_missing_data(loaded.job)
     check_job_weights(loaded.job)
-    injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
+
+
+def begin_run(
+    loaded: LoadedJob, *, job_file: str | None, injections: Sequence[str]
+) -> tuple[Path, tuple[Injection, ...]]:
+    """Make the folder of a new run, with its resolved job; returns it with the faults to make happen.
+
+    Args:
+        loaded: The job, which was not refused.
+        job_file: The path of the job file, as the user wrote it; None if there is none.
+        injections: What stood after each ``--inject``.
+
+    Raises: SpecError or UnknownNameError for what is wrong, before a folder is made.
+    """
+    parsed = tuple(parse_injections(injections, devices=loaded.job.orchestration.devices))
     runs = Path(loaded.job.orchestration.runs)
-    if is_dry_run:
-        _print_plan(loaded, launch_of(loaded, next_run(runs, loaded.job.run), injections), wishes)
-        return ExitCode.DONE
-    launch_of(
-        loaded, next_run(runs, loaded.job.run), injections
-    )  # refuses what is wrong before a folder is made
+    launch_of(loaded, next_run(runs, loaded.job.run), parsed, job_file=job_file)
     folder = create_run(runs, loaded.job.run)
     (folder / RESOLVED_FILE).write_text(loaded.resolved_yaml(), encoding="utf-8")
-    about = {"job_file": path, "working_folder": os.getcwd(), "trimtab": __version__}
+    about = {"job_file": job_file, "working_folder": os.getcwd(), "trimtab": __version__}
     (folder / ABOUT_FILE).write_text(json_text(about) + "\n", encoding="utf-8")
-    return run_attempt(loaded, folder, injections, wishes)
+    return folder, parsed
 
 
 def refuse_missing_data(job: Job) -> None:
-    """Look for the job's text and tokenizer now; a rank would look, too, but only after all of them have started.
+    """Look for the job's text and tokenizer, or its script; a rank would look, too, but only after all have started.
 
-    Raises: DataError if one is not there, or is not what it should be.
+    Raises: DataError if one is not there, or is not what it should be; InputError if the script is not.
     """
+    if job.script is not None:
+        if not Path(job.script.file).is_file():
+            raise InputError(
+                f"there is no script {job.script.file} in {Path.cwd()}; its path is relative to the working folder"
+            )
+        return
     tokenizer = job.data.tokenizer
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
@@ -90,22 +144,42 @@ def run_attempt(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]
 
     Raises: RunStateError if somebody is at work in the run; LaunchError if a process could not be started.
     """
-    engine = load_engine(loaded.job.orchestration.engine)
-    with at_work(folder):
-        launch = launch_of(loaded, folder, injections)
-        say(f"run {launch.run}, attempt {launch.attempt}, in {launch.folder}")
-        num_steps = loaded.job.train.steps
-        with open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json) as observe:
-            outcome = engine.run(launch, observe)
-        report = folder_report(folder, outcome.results)
-        write_report(folder, report)
+    say(f"run {folder.name}, attempt {next_attempt(folder)}, in {folder.resolve()}")
+    num_steps = loaded.job.train.steps
+
+    def view(launch: Launch) -> AbstractContextManager[Observer]:
+        return open_view(launch, num_steps=num_steps, is_stdout_free=not wishes.is_json)
+
+    outcome, report = make_attempt(loaded, folder, injections, view)
     print_report(report, is_json=wishes.is_json)
     if outcome.error:
         say(outcome.error)
     return exit_code_of(outcome)
 
 
-def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) -> Launch:
+def make_attempt(
+    loaded: LoadedJob,
+    folder: Path,
+    injections: Sequence[Injection],
+    view: Callable[[Launch], AbstractContextManager[Observer]],
+) -> tuple[Outcome, FolderReport]:
+    """Make the next attempt of a run and write its report; says nothing but to the view.
+
+    Raises: RunStateError if somebody is at work in the run; LaunchError if a process could not be started.
+    """
+    engine = load_engine(loaded.job.orchestration.engine)
+    with at_work(folder):
+        launch = launch_of(loaded, folder, injections, job_file=job_file_of(folder))
+        with view(launch) as observe:
+            outcome = engine.run(launch, observe)
+        report = folder_report(folder, outcome.results)
+        write_report(folder, report)
+    return outcome, report
+
+
+def launch_of(
+    loaded: LoadedJob, folder: Path, injections: Sequence[Injection], *, job_file: str | None
+) -> Launch:
     """What the next attempt of a run starts; the folder need not be there yet."""
     attempt = next_attempt(folder)
     return build_launch(
@@ -118,6 +192,7 @@ def launch_of(loaded: LoadedJob, folder: Path, injections: Sequence[Injection]) 
         inherited=inherited_environment(),
         working_folder=Path.cwd(),
         machine=find_machine(),
+        job_file=job_file,
     )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from trimtab.app.answer_formats import AnswerFormat
 from trimtab.app.export_formats import ExportFormat
-from trimtab.terms import ExitCode, TrimtabError, WeightType
+from trimtab.terms import ExitCode, InputError, TrimtabError, WeightType
 
 Overrides = Annotated[
     list[str] | None,
@@ -88,7 +88,20 @@ def _report_error(message: str, *, is_json: bool) -> None:
 
 @app.command()
 def run(
-    job: JobFile,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB | ARGS", help="The job file; behind --script, what the script is called with."
+        ),
+    ] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script",
+            metavar="FILE",
+            help="Run a program of your own; put -- before ARGS that begin with -.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     injections: Injections = None,
     is_dry_run: Annotated[
@@ -97,10 +110,14 @@ def run(
     is_json: AsJson = False,
 ) -> int:
     """Train, with a live view; ends with the ledger."""
-    from trimtab.app.attempts import Wishes, run_job
+    from trimtab.app.attempts import Wishes, run_job, run_script
 
     wishes = Wishes(overrides=overrides or (), injections=injections or (), is_json=is_json)
-    return run_job(job, wishes, is_dry_run=is_dry_run)
+    if script is not None:
+        return run_script(script, words or (), wishes, is_dry_run=is_dry_run)
+    if not words or len(words) > 1:
+        raise InputError(f"run takes one job file, or --script FILE, not {len(words or ())} names")
+    return run_job(words[0], wishes, is_dry_run=is_dry_run)
 
 
 @app.command()
@@ -128,8 +145,15 @@ def explain(
         Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead of standard output.")
     ] = None,
     is_json: AsJson = False,
+    is_analyzed: Annotated[
+        bool, typer.Option("--analyze", help="Run real steps on this machine and compare with the figures.")
+    ] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of --analyze, to be timed.")] = 3,
     is_schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of the document that --json gives.")
+    ] = False,
+    is_traced: Annotated[
+        bool, typer.Option("--trace", help="Run the plan's program without numbers and count what it does.")
     ] = False,
 ) -> int:
     """Say what each rank would hold, compute, send and cost, and which line decided it."""
@@ -137,7 +161,11 @@ def explain(
 
     if is_schema:
         return print_schema()
-    return explain_job(job, overrides or (), answer_of(form, other=other, out=out, is_json=is_json))
+    analyzed_steps = steps if is_analyzed else None
+    answer = answer_of(
+        form, other=other, out=out, is_json=is_json, analyzed_steps=analyzed_steps, is_traced=is_traced
+    )
+    return explain_job(job, overrides or (), answer)
 
 
 @app.command()

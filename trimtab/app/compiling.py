@@ -1,6 +1,7 @@
 """From a job that was read to its physical plan."""
 
 from trimtab.app.errors import JobReadError
+from trimtab.app.job_reading import refuse_script
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, UnknownNameError, cluster
@@ -41,6 +42,7 @@ def training_of(loaded: LoadedJob) -> Training:
     job = loaded.job
     network = network_of(job)
     if network is None:
+        refuse_script(loaded, verb="a plan")
         origin = loaded.origins["model.module"]
         raise JobReadError(
             f"{origin}  the shapes of {job.model.module} are known to torch only: there is no plan"

@@ -5,9 +5,12 @@ InputError
 ├── UnknownRunError   no run, or several runs, have the name that was given
 ├── RunStateError     the run is not in the state that the verb needs
 └── QueryError        a question to the tables of a plan or a run is wrong, or asks for too much
+
+RunError
+└── FailedRunError    a run that Python asked for has failed
 """
 
-from trimtab.terms import InputError
+from trimtab.terms import InputError, RunError
 
 
 class JobReadError(InputError):
@@ -24,3 +27,7 @@ class RunStateError(InputError):
 
 class QueryError(InputError):
     """A question in SQL is wrong, does more than read, or asks for too much; the message points into it."""
+
+
+class FailedRunError(RunError):
+    """A run that Python asked for has failed; the message is the first cause, and where its reports are."""

@@ -7,22 +7,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimtab.app.compiling import cluster_of, compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.explanation_text import Line, explanation_lines, plain
-from trimtab.app.job_reading import network_key, read_job, say_warnings
+from trimtab.app.job_reading import network_key, read_job, refuse_script, say_warnings
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import json_text
 from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
+from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
 from trimtab.plan.layout import network_of, plan_layout
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Program
 from trimtab.spec.language import is_replicated
 from trimtab.terms import ExitCode, InputError, nearest_name
+
+if TYPE_CHECKING:
+    from trimtab.cost.explanation.tracing import TraceFacts
 
 
 class Format(StrEnum):
@@ -42,18 +47,34 @@ class Answer:
         format: In what form.
         other: A second job to compare with; None for one job alone.
         out: The file to write; None for standard output.
+        analyzed_steps: Real steps to run and to measure; None for none.
+        is_traced: Whether the program of the plan is run without numbers, and counted.
     """
 
     format: Format = Format.TEXT
     other: str | None = None
     out: Path | None = None
+    analyzed_steps: int | None = None
+    is_traced: bool = False
 
 
-def answer_of(form: str | None, *, other: str | None, out: Path | None, is_json: bool) -> Answer:
+def answer_of(
+    form: str | None,
+    *,
+    other: str | None,
+    out: Path | None,
+    is_json: bool,
+    analyzed_steps: int | None = None,
+    is_traced: bool = False,
+) -> Answer:
     """How the command line wants its answer.
 
-    Raises: InputError for a form that there is not, or two of them.
+    Raises: InputError for a form that there is not, two of them, or one that has no place for a trace.
     """
+    if analyzed_steps is not None and other is not None:
+        raise InputError(
+            "explain --analyze --diff: real steps are of one job; analyze the two one after the other"
+        )
     known = [found.value for found in Format]
     if form is not None and form not in known:
         nearest = nearest_name(form, known)
@@ -62,7 +83,11 @@ def answer_of(form: str | None, *, other: str | None, out: Path | None, is_json:
     if is_json and form not in (None, Format.JSON.value):
         raise InputError(f"explain --json --format {form}: keep one of the two")
     chosen = Format.JSON if is_json else Format(form or Format.TEXT.value)
-    return Answer(format=chosen, other=other, out=out)
+    if is_traced and other is not None:
+        raise InputError("explain --trace --diff: one plan is traced at a time; leave one of the two out")
+    if is_traced and chosen not in (Format.TEXT, Format.JSON):
+        raise InputError(f"explain --trace --format {chosen.value}: a trace is text or json")
+    return Answer(format=chosen, other=other, out=out, analyzed_steps=analyzed_steps, is_traced=is_traced)
 
 
 def print_schema() -> int:
@@ -76,7 +101,7 @@ def print_schema() -> int:
 def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> int:
     """Say what a job would do, or what a second one would do otherwise.
 
-    Returns: The exit code, 3 if the job (the second of two) cannot fit.
+    Returns: The exit code: 1 if a trace is not what the plan says, else 3 if the job (the second of two) cannot fit.
     Raises: StrategyError and JobReadError for a job that cannot be planned, at its lines.
     """
     if path is None:
@@ -84,18 +109,44 @@ def explain_job(path: str | None, overrides: Sequence[str], answer: Answer) -> i
     machine = find_machine()
     loaded = _loaded(path, overrides)
     plan, found = explained(loaded, machine)
-    if answer.other is None:
+    if answer.analyzed_steps is not None:
+        found = replace(found, analysis=_analyzed(loaded, path, plan, machine, answer.analyzed_steps))
+    trace = None
+    if answer.is_traced:
+        # Only who asks for a trace pays for torch.
+        from trimtab.app.tracing import traced
+
+        trace = traced(loaded, plan)
+        _write_traced(found, trace, answer)
+    elif answer.other is None:
         _write(found, answer)
     else:
         other = _loaded(answer.other, overrides)
         changed, change = explained(other, machine)
         _write_comparison((loaded.program, plan, found), (other.program, changed, change), answer)
         found = change
+    return exit_code(found, trace)
+
+
+def exit_code(found: Explanation, trace: "TraceFacts | None" = None) -> ExitCode:
+    """What scripts learn: a trace that is not the plan's weighs more than a rank that does not fit."""
+    if trace is not None and not trace.is_as_planned:
+        return ExitCode.RUN_FAILED
     return ExitCode.INFEASIBLE if found.fits is False else ExitCode.DONE
+
+
+def _analyzed(loaded: LoadedJob, path: str, plan: Plan | None, machine: MachineFacts, steps: int) -> Analysis:
+    # Only who asks for real steps pays for it.
+    from trimtab.app.analyzing import analyze
+
+    if plan is None:
+        raise InputError(f"{path}: explain --analyze runs plans, and there is none for a class of your own")
+    return analyze(loaded, path, plan, cluster_of(loaded, machine), steps=steps)
 
 
 def _loaded(path: str, overrides: Sequence[str]) -> LoadedJob:
     loaded = read_job(path, overrides)
+    refuse_script(loaded, verb="explain")
     say_warnings(loaded)
     return loaded
 
@@ -127,6 +178,17 @@ def _write(found: Explanation, answer: Answer) -> None:
 
             render = render_html if answer.format is Format.HTML else render_dot
             _put(render(document_of(found)), answer.out)
+
+
+def _write_traced(found: Explanation, trace: "TraceFacts", answer: Answer) -> None:
+    if answer.format is Format.JSON:
+        _put(json_text({**document_of(found), "trace": document_of(trace)}), answer.out)
+        return
+    from trimtab.app.explanation_text.traces import trace_lines
+
+    width = _width(answer.out)
+    lines = (*explanation_lines(found, width=width), (), *trace_lines(trace, width=width))
+    _show(lines, answer.out)
 
 
 _Known = tuple[Program, Plan | None, Explanation]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
-from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
+from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError
 from trimtab.plan.layout import network_of
-from trimtab.spec import Job, LoadedJob, StrategyError, load_job
-from trimtab.spec.language import unsupported_by_runtime
+from trimtab.spec import Job, LoadedJob, load_job
+from trimtab.terms import InputError
 
 
 def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
@@ -30,7 +30,15 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise JobReadError(f"{path}:{line}: the job file is not UTF-8 text") from error
-    loaded = load_job(text, source=path, overrides=overrides, environment=os.environ, read=_read_text)
+    return read_job_text(text, source=path, overrides=overrides)
+
+
+def read_job_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job of a text; ``source`` is what errors call it, and files that it names are found beside.
+
+    Raises: JobReadError if its network cannot be built; JobFileError with everything that is wrong in it.
+    """
+    loaded = load_job(text, source=source, overrides=overrides, environment=os.environ, read=_read_text)
     try:
         network_of(loaded.job)
     except ConfigError as error:
@@ -45,14 +53,16 @@ def network_key(job: Job) -> str:
     return f"model.{next(iter(job.model.named))}"
 
 
-def refuse_what_cannot_run(loaded: LoadedJob) -> None:
-    """Refuse formulas that the language has and the runtime has not yet.
+def refuse_script(loaded: LoadedJob, *, verb: str) -> None:
+    """Refuse to look into a job whose network only a program of the user's knows.
 
-    Raises: StrategyError with every such statement and clause.
+    Raises: InputError.
     """
-    problems = unsupported_by_runtime(loaded.program)
-    if problems:
-        raise StrategyError(problems, loaded.program.documents)
+    if loaded.job.script is not None:
+        raise InputError(
+            f"{loaded.origins['script.file']}  {verb} looks into the network, and only the script "
+            f"{loaded.job.script.file} knows it; `trimtab run` trains it, `trimtab report` says where the time went"
+        )
 
 
 def say_warnings(loaded: LoadedJob) -> None:
@@ -66,6 +76,9 @@ def _configuration_warnings(loaded: LoadedJob) -> list[str]:
     model = loaded.job.model
     if model.folder is None:
         return []
+    # Few jobs need it, and every command waits for what stands at the top.
+    from trimtab.catalog.hugging_face import read_config
+
     return _placed(read_config(model.configuration, name=model.folder).warnings, loaded.origins)
 
 

@@ -8,12 +8,14 @@ from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
 from trimtab.policy import Limits
 from trimtab.spec import Job, parse_strategy
+from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
 from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
-from trimtab.terms import OnLoss, Phase
+from trimtab.terms import Phase
 
 RANK_MODULE = "trimtab.runtime.worker"
+SCRIPT_MODULE = "trimtab.runtime.script_worker"
 _BEATS_PER_LIMIT = 4
 """Heartbeats within the silence that is tolerated: three in a row may be late."""
 
@@ -29,6 +31,7 @@ def build_launch(
     inherited: Mapping[str, str],
     working_folder: Path,
     machine: MachineFacts,
+    job_file: str | None = None,
 ) -> Launch:
     """What an engine starts for one attempt of a run.
 
@@ -42,6 +45,7 @@ def build_launch(
         inherited: The environment of the caller, of which the ranks see an allow-list.
         working_folder: What relative paths in the job file are relative to.
         machine: That the command runs on.
+        job_file: The file that the user started the run by; None if there was none.
 
     Raises: UnknownNameError for a cluster that the catalog does not know.
     """
@@ -52,12 +56,13 @@ def build_launch(
         folder=folder.resolve(),
         attempt=attempt,
         devices=card.devices,
-        module=RANK_MODULE,
+        module=RANK_MODULE if job.script is None else SCRIPT_MODULE,
         rank_settings={
             "job": plain_values(job),
             "injections": [injection.to_json() for injection in injections],
             "beat_s": tolerance.detection.heartbeat / _BEATS_PER_LIMIT,
             "working_folder": str(working_folder),
+            "job_file": job_file,
             "resume": is_resumed,
             "machine": {"cores": machine.cores, "memory_bytes": machine.memory_bytes},
         },
@@ -70,11 +75,13 @@ def build_launch(
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=tolerance.on_loss if is_whole else OnLoss.ROLLBACK,
+        on_loss=rule_of(job, is_replicated=is_whole),
         is_replacing=tolerance.replace or not is_whole,
         num_needed=1 if is_whole else card.devices,
         grace_s=card.grace,
         first_incarnation=first_incarnation,
+        script=() if job.script is None else (job.script.file, *job.script.args),
+        max_script_restarts=tolerance.restarts.script,
         device_price_usd_per_hour=device_price(job),
     )
 

@@ -8,6 +8,7 @@ from trimtab.cost.explanation.places import at
 from trimtab.plan.explanation import Survival, survival
 from trimtab.plan.physical import Plan
 from trimtab.spec import Engine, LoadedJob
+from trimtab.spec.constants import rule_of
 from trimtab.terms import OnLoss
 
 GUARANTEES: Mapping[OnLoss, str] = {
@@ -41,18 +42,21 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
     Raises: JobReadError at the line that asks for more than the layout can give.
     """
     asked, origin = loaded.job.fault_tolerance.on_loss, loaded.origins[_KEY]
+    by_default = rule_of(loaded.job, is_replicated=True)
     if plan is None:
-        found = Survival(rule=asked, reason="every rank holds the whole state of a class of the user's own")
+        found = Survival(
+            rule=by_default, reason="every rank holds the whole state of a class of the user's own"
+        )
     elif plan.mesh.num_devices == 1:
         # Nobody is left to break the promise to.
         reason = "a lone rank has no peers: what is lost is computed again when it is back"
-        found = Survival(rule=asked, reason=reason)
+        found = Survival(rule=by_default, reason=reason)
     else:
         found = survival(plan)
-    if not origin.startswith("auto"):
+    if asked is not OnLoss.AUTO:
         if asked is not found.rule:
             _refuse_too_strong(loaded, asked, found)
-        rule = asked
+        rule = OnLoss(asked)
     elif loaded.job.orchestration.engine is Engine.TORCHRUN:
         rule = OnLoss.ROLLBACK
         found = Survival(rule=found.rule, reason="torchrun ends every rank when one dies")
@@ -63,7 +67,7 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         strongest=found.rule,
         reason=found.reason,
         guarantee=GUARANTEES[rule],
-        decided_by=origin,
+        decided_by=f"auto ({origin})" if asked is OnLoss.AUTO else origin,
         limited_by=at(found.line) if found.line else "",
     )
 

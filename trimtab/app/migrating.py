@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.app.errors import JobReadError
-from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.job_reading import read_job, refuse_script, say_warnings
 from trimtab.app.output import print_document, say
 from trimtab.catalog import Network, NetworkError, UnknownNameError, cluster, network, network_names
 from trimtab.plan.layout import network_of
@@ -77,6 +77,7 @@ def export_file(
         InputError if the file cannot be written.
     """
     loaded = read_job(path, overrides)
+    refuse_script(loaded, verb="export")
     say_warnings(loaded)
     found = network_of(loaded.job)
     exportable = Exportable(

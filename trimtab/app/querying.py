@@ -11,7 +11,7 @@ from pathlib import Path
 from trimtab.app.answer_formats import AnswerFormat, as_csv, as_json, as_table
 from trimtab.app.closed_database import Answer, ClosedDatabase
 from trimtab.app.compiling import compiled
-from trimtab.app.job_reading import read_job, say_warnings
+from trimtab.app.job_reading import read_job, refuse_script, say_warnings
 from trimtab.app.module_relations import module_relations
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
@@ -100,6 +100,7 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
     """
     if Path(text).is_file() or text.endswith((".yaml", ".yml")):
         loaded = read_job(text, overrides)
+        refuse_script(loaded, verb="query")
         say_warnings(loaded)
         if network_of(loaded.job) is None:
             return _module_subject(loaded)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from trimtab.app.attempts import Wishes, run_attempt
 from trimtab.app.errors import RunStateError
-from trimtab.app.job_reading import read_job, refuse_what_cannot_run, say_warnings
+from trimtab.app.job_reading import read_job, say_warnings
 from trimtab.app.run_folders import RESOLVED_FILE, find_run, is_alive, next_attempt, working_folder
+from trimtab.app.runnable import refuse_what_cannot_run
 from trimtab.ledger import flat_settings
 from trimtab.spec import Job, LoadedJob
 from trimtab.spec.injections import parse_injections
@@ -37,7 +38,7 @@ def resume_run(text: str, wishes: Wishes) -> int:
     resolved = folder / RESOLVED_FILE
     loaded = read_job(str(resolved), wishes.overrides)
     say_warnings(loaded)
-    refuse_what_cannot_run(loaded)
+    refuse_what_cannot_run(loaded, is_resumed=True)
     injections = parse_injections(wishes.injections, devices=loaded.job.orchestration.devices)
     if is_alive(folder):
         raise RunStateError(f"{folder.name} is running; `trimtab stop {folder.name}` ends it")

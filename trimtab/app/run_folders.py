@@ -113,6 +113,16 @@ def at_work(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def job_file_of(folder: Path) -> str | None:
+    """The job file that a run was begun by, as its user wrote it; None if there was none, or nobody wrote it down."""
+    try:
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    job_file = about.get("job_file") if isinstance(about, dict) else None
+    return job_file if isinstance(job_file, str) else None
+
+
 def is_alive(folder: Path) -> bool:
     """Whether some process is at work in the run."""
     try:

@@ -36,7 +36,7 @@ class BlockBytes:
     copies: int
 
 
-def _value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
+def value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
     """Bytes of the largest piece of a value."""
     elements = local_elements(value.dims, value.shape, value.placements, sizes)
     return elements * BYTES_OF.get(value.dtype, _ROW_NUMBER_BYTES)
@@ -44,7 +44,7 @@ def _value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
 
 def block_bytes(plan: Plan, block: Block, parameters: Sequence[Parameter]) -> BlockBytes:
     """What a block takes; ``parameters`` are those of one layer of it."""
-    sizes = {name: _value_bytes(value, plan.axis_sizes) for name, value in block.values.items()}
+    sizes = {name: value_bytes(value, plan.axis_sizes) for name, value in block.values.items()}
     gathered = [name for operator in block.gathers for name in operator.outputs]
     gathered = [name for name in gathered if not any(name in operator.inputs for operator in block.gathers)]
     in_pieces, whole = _copies(plan, block, parameters)

@@ -136,6 +136,7 @@ def estimate(
     steps: int | None = None,
     usd_per_device_hour: float | None = None,
     counts: Counts | None = None,
+    is_overlapped: bool = True,
 ) -> Estimate:
     """What a step of a plan takes on a cluster.
 
@@ -145,10 +146,12 @@ def estimate(
         steps: Of the whole run, for its dollars.
         usd_per_device_hour: What the user pays; the catalog's newest offer if None.
         counts: Of the plan, if they are there already.
+        is_overlapped: Whether collectives of parameters and gradients run beside the computation; a plan that is run
+            operator by operator waits for each.
     """
     counts = counts or counts_of(plan)
     price = price_for(plan, usd_per_device_hour)
-    passes = stage_passes(plan, counts, cluster)
+    passes = stage_passes(plan, counts, cluster, is_overlapped=is_overlapped)
     if passes is None:
         return Estimate(
             unknown=f"the rate of {_devices(plan)} is not known",
@@ -158,7 +161,10 @@ def estimate(
     timeline = None
     if counts.actions is not None:
         timeline = simulate(counts.actions, times=pipeline_times(plan, counts, cluster, passes))
-    busy = [_busy(plan, counts, cluster, number, passes) for number in range(len(counts.groups))]
+    busy = [
+        _busy(plan, counts, cluster, number, passes, is_overlapped=is_overlapped)
+        for number in range(len(counts.groups))
+    ]
     update_s = max(time.optimizer_s + time.update_s for time in busy)
     passes_s = max(time.passes_s for time in busy)
     if timeline is not None:
@@ -232,13 +238,22 @@ _ROUNDING = 1e-9
 """Part of a step that sums of floats may miss."""
 
 
-def _busy(plan: Plan, counts: Counts, cluster: Cluster, number: int, passes: Sequence[Passes]) -> _Busy:
+def _busy(
+    plan: Plan,
+    counts: Counts,
+    cluster: Cluster,
+    number: int,
+    passes: Sequence[Passes],
+    *,
+    is_overlapped: bool,
+) -> _Busy:
     group = counts.groups[number]
     own = [part for stage in group.stages for part in passes[stage].all]
     runs = plan.work.microbatches
     # Buckets leave while the last microbatch goes back; without BUCKET a sum waits for the last gradient.
     last_backward_s = sum(part.total_s for stage in group.stages for part in passes[stage].all[1:])
-    exposed_s, hidden_s = _update_communication(counts.uses[number], cluster, last_backward_s)
+    hiding_s = last_backward_s if is_overlapped else 0.0
+    exposed_s, hidden_s = _update_communication(counts.uses[number], cluster, hiding_s)
     return _Busy(
         compute_s=runs * sum(part.compute_s for part in own),
         recompute_s=runs * sum(part.recompute_s for part in own),

@@ -123,6 +123,23 @@ def step_flops(plan: Plan) -> StageFlops:
     return total.times(ranks_of_a_replica * plan.work.num_parts * plan.work.microbatches_per_part)
 
 
+def ring_scores_again(plan: Plan) -> tuple[int, ...]:
+    """For each stage, FLOPs of scores that a rank computes again in gradients of ring attention, on one microbatch.
+
+    Nobody keeps the scores of every hop. ``StageFlops`` leaves them out: fused kernels compute scores again in every
+    backward pass, no convention counts that, and the share of the peak that attention reaches was fitted without it.
+    Counted are all scores, as under ``full``.
+    """
+    found = [0] * plan.pipeline.num_stages
+    for block in plan.blocks:
+        for operator in block.backward:
+            if operator.kind is OperatorKind.RING_ATTENTION_GRAD:
+                queries = math.prod(_local(block.values[operator.inputs[1]], plan.axis_sizes))
+                for stage in range(plan.pipeline.num_stages):
+                    found[stage] += 2 * queries * plan.work.sequence * plan.num_instances(block, stage)
+    return tuple(found)
+
+
 def scores_of_sample(sequence: int, window: int | None) -> tuple[int, int]:
     """Attention scores of one head on one sample: the keys that queries see, causally and if they saw all.
 

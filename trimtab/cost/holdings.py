@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimtab.plan.physical import Plan
+from trimtab.plan.physical import HEAD, Plan
 from trimtab.plan.placements import local_elements
 from trimtab.plan.program import Block, Parameter
 from trimtab.plan.tables import BYTES_OF, Table
@@ -45,23 +45,33 @@ class Holdings:
             for parameters in self.parameters.values()
             for parameter in parameters
         }
+        self._factors = _factor_bytes(plan)
 
     def of(self, stages: Sequence[int]) -> tuple[HeldTable, ...]:
         """What one rank keeps that holds some stages: params, grads, states."""
         totals = {table: [0, 0] for table in _TABLES}
-        for parameter, count in self._held_by(stages):
+        for parameter, count in self.held_by(stages):
             for table, size in self._bytes[parameter.name].kept.items():
-                totals[table][table.value in parameter.offloaded] += size * count
+                held = count * (self._num_sums(parameter, stages) if table is Table.GRADS else 1)
+                totals[table][table.value in parameter.offloaded] += size * held
+            totals[Table.STATES][False] += count * self._factors.get(parameter.name, 0)
         return tuple(
             HeldTable(table=table, device_bytes=device, host_bytes=host)
             for table, (device, host) in totals.items()
         )
 
+    def _num_sums(self, parameter: Parameter, stages: Sequence[int]) -> int:
+        """Sums of a parameter's gradient: two of a tied matrix where both uses stand on one rank and are sent apart."""
+        plan = self._plan
+        is_tied = f"acc:{parameter.name}#{HEAD}" in plan.update.values
+        both = {0, plan.pipeline.num_stages - 1} <= set(stages)
+        return 2 if is_tied and both and not plan.update.is_tied_at_once else 1
+
     def update_bytes(self, stages: Sequence[int]) -> int:
         """What the optimizer needs besides: pieces of gradients and parameters where it works on others than are kept."""
-        return sum(self._bytes[parameter.name].update * count for parameter, count in self._held_by(stages))
+        return sum(self._bytes[parameter.name].update * count for parameter, count in self.held_by(stages))
 
-    def _held_by(self, stages: Sequence[int]) -> Iterator[tuple[Parameter, int]]:
+    def held_by(self, stages: Sequence[int]) -> Iterator[tuple[Parameter, int]]:
         """The parameters of some stages; those of equal layers stand for each other, with their number."""
         held = set(stages)
         for block in self._plan.blocks:
@@ -70,6 +80,25 @@ class Holdings:
                 yield from ((parameter, count) for parameter in self.parameters[block.name] if count)
             else:
                 yield from ((found, 1) for found in self.parameters[block.name] if held & set(found.stages))
+
+
+def _factor_bytes(plan: Plan) -> Mapping[str, int]:
+    """By parameter, the thin matrix that PowerSGD goes on with in the next step; vectors and small matrices have none."""
+    found = {}
+    for operator in plan.update.operators:
+        transfer = operator.transfer
+        if transfer is None or transfer.compress != "powersgd":
+            continue
+        value = plan.update.values[operator.inputs[0]]
+        if len(value.shape) < 2:
+            continue
+        elements = local_elements(value.dims, value.shape, value.placements, plan.axis_sizes)
+        columns = local_elements(value.dims[-1:], value.shape[-1:], value.placements, plan.axis_sizes)
+        rank = int(transfer.compress_argument or 1)
+        if rank * (elements // columns + columns) < elements:
+            name = operator.inputs[0].partition(":")[2].partition("#")[0].partition("~")[0].partition("@")[0]
+            found[name] = BYTES_OF["fp32"] * columns * rank
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

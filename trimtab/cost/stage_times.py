@@ -86,17 +86,20 @@ def compute_s(flops: Flops, best: float) -> float:
     )
 
 
-def stage_passes(plan: Plan, counts: Counts, cluster: Cluster) -> tuple[Passes, ...] | None:
+def stage_passes(
+    plan: Plan, counts: Counts, cluster: Cluster, *, is_overlapped: bool = True
+) -> tuple[Passes, ...] | None:
     """The passes of every stage; None if the rate of some device is not known.
 
     Collectives of activations stand on the path of the computation. Gathers of stored parameters are fetched ahead
-    and sums of their gradients are sent behind: they cost what they take longer than the pass computes.
+    and sums of their gradients are sent behind: they cost what they take longer than the pass computes; all that they
+    take where nothing is overlapped.
     """
     found = []
     for stage in range(plan.pipeline.num_stages):
         place = plan.pipeline.rank_of_stage[stage]
         candidates = [
-            _passes(plan, counts, cluster, stage, number)
+            _passes(plan, counts, cluster, stage, number, is_overlapped=is_overlapped)
             for number, group in enumerate(counts.groups)
             if group.place == place
         ]
@@ -119,7 +122,9 @@ def pipeline_times(plan: Plan, counts: Counts, cluster: Cluster, passes: Sequenc
     )
 
 
-def _passes(plan: Plan, counts: Counts, cluster: Cluster, stage: int, group: int) -> Passes | None:
+def _passes(
+    plan: Plan, counts: Counts, cluster: Cluster, stage: int, group: int, *, is_overlapped: bool
+) -> Passes | None:
     """The passes of a stage on the ranks of one group."""
     rates = _rates(plan, counts.groups[group], cluster)
     sent = _sent(counts.uses[group], cluster)
@@ -141,8 +146,10 @@ def _passes(plan: Plan, counts: Counts, cluster: Cluster, stage: int, group: int
     ahead = waits[Phase.FORWARD]
     behind = waits[Phase.RECOMPUTE] + waits[Phase.BACKWARD]
     return Passes(
-        forward=_pass(forward_s, 0.0, ahead, forward_s),
-        backward_input=_pass(input_s, recompute_s, behind, recompute_s + input_s + weight_s),
+        forward=_pass(forward_s, 0.0, ahead, forward_s if is_overlapped else 0.0),
+        backward_input=_pass(
+            input_s, recompute_s, behind, recompute_s + input_s + weight_s if is_overlapped else 0.0
+        ),
         backward_weight=PassSeconds(compute_s=weight_s),
     )
 

@@ -52,6 +52,8 @@ class Launch:
         device_price_usd_per_hour: Of one device; None when unknown.
         num_needed: Ranks without which the run waits: all of them where each holds a piece.
         first_incarnation: Number of every rank's first process; above all that earlier attempts used.
+        script: The user's program and its arguments, if that is what the ranks run.
+        max_script_restarts: How often all ranks of a script may be started again, unless it adopts the run.
         grace_s: From the wish to stop until what still runs is killed.
         agent_address: Where the agent listens; port 0 takes a free one.
     """
@@ -70,6 +72,8 @@ class Launch:
     grace_s: float
     num_needed: int = 1
     first_incarnation: int = 0
+    script: tuple[str, ...] = ()
+    max_script_restarts: int = 0
     device_price_usd_per_hour: float | None = None
     agent_address: tuple[str, int] = ("127.0.0.1", 0)
 
@@ -82,6 +86,8 @@ class Launch:
         """Everything that would be started, for people: the command, then the environment and the settings."""
         lines = [f"{self.devices} x {' '.join(self.command())}", "environment:"]
         lines += [f"  {key}={value}" for key, value in sorted(self.environment.items())]
+        if self.script:
+            lines.append(f"script: {' '.join(self.script)}")
         lines += [
             "settings:",
             *(f"  {line}" for line in json.dumps(dict(self.rank_settings), indent=2).splitlines()),

@@ -37,6 +37,10 @@ CLOCK_FILE_BYTES = 8 * (_TOTALS + len(_CLOCKS))
 """The size that a clock file must be given before it is mapped."""
 
 
+_OLDEST_BYTES = 120
+"""Of files with ten clocks, the fewest that a release has had."""
+
+
 class ClockFile:
     """The clocks of one process, of which exactly one runs.
 
@@ -128,9 +132,10 @@ def read_clocks(data: bytes | bytearray | memoryview | mmap) -> ClockReading | N
 
     Raises: ClockFileError if the bytes are no clock file, or one of another version.
     """
-    if len(data) < CLOCK_FILE_BYTES:
+    if len(data) < _OLDEST_BYTES:
         raise ClockFileError(f"{len(data)} bytes, where a clock file has {CLOCK_FILE_BYTES}")
-    words = memoryview(bytes(data[:CLOCK_FILE_BYTES])).cast("q")
+    # Clocks are only ever appended: those that an earlier release did not have did not run.
+    words = memoryview(bytes(data[:CLOCK_FILE_BYTES]).ljust(CLOCK_FILE_BYTES, b"\0")).cast("q")
     if words[0] == 0:
         return None
     if words[0] != _MAGIC or words[1] != _VERSION:

@@ -130,6 +130,7 @@ def _outcomes(first: RunReport, second: RunReport) -> list[Outcome]:
         "eval_loss": (first.eval_loss, second.eval_loss),
         "tokens": (first.tokens, second.tokens),
         "tokens_per_s": (first.tokens_per_s, second.tokens_per_s),
+        "sent_bytes": (first.sent_bytes, second.sent_bytes),
         "recoveries": (len(first.recoveries), len(second.recoveries)),
         "allocated_ns": (first.account.allocated_ns, second.account.allocated_ns),
         "cost_usd": (first.account.cost_usd, second.account.cost_usd),

@@ -52,8 +52,8 @@ class EventKind(StrEnum):
     """step, epoch, start_ns, end_ns; clocks {clock: ns} since the rank's previous step or aborted event, the
     first since its clocks started (``ClockFile.lap``); comm [[name, wait_ns]] of each collective that
     completed, in order, the same name for the same collective on every rank; shares [computed here], reused
-    [kept from an earlier attempt], recovered [those of shares that were a lost peer's]; tokens (computed positions), targets (those that count for the loss)
-    and flops (model FLOPs of all computed positions; no recompute)."""
+    [kept from an earlier attempt], recovered [those of shares that were a lost peer's]; tokens (computed positions), targets (those that count for the loss),
+    sent_bytes (payload; 0 in journals of earlier releases) and flops (model FLOPs of all computed positions; no recompute)."""
     ABORTED = "aborted"
     """As step: an attempt at a step that this rank gave up. What of it is lost follows from what is computed
     again."""
@@ -103,6 +103,8 @@ class Lap:
     """How many of these for a lost peer: their time is on the clock ``degraded``."""
     tokens: int
     targets: int
+    sent_bytes: int
+    """Payload that the rank sent."""
     flops: int
     is_aborted: bool
     repeat: int
@@ -146,6 +148,7 @@ def _lap_of(event: Event, *, repeat: int) -> Lap:
         num_recovered=num_recovered,
         tokens=int(fields.get("tokens", 0)),
         targets=int(fields.get("targets", 0)),
+        sent_bytes=int(fields.get("sent_bytes", 0)),
         flops=int(fields.get("flops", 0)),
         is_aborted=event.kind == EventKind.ABORTED,
         repeat=repeat,

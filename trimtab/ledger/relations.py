@@ -116,6 +116,7 @@ LAPS: Schema[RankLap] = Schema(
         Column("aborted", _BOOLEAN, "whether the rank gave it up", lambda found: found.lap.is_aborted),
         Column("tokens", _INTEGER, "positions computed by this rank", lambda found: found.lap.tokens),
         Column("flops", ColumnType.BIG_INTEGER, "model FLOPs of these", lambda found: found.lap.flops),
+        Column("sent_bytes", ColumnType.BIG_INTEGER, "payload that this rank sent", lambda found: found.lap.sent_bytes),
         Column("shares", _INTEGER, "shares computed by this rank", lambda found: len(found.lap.shares)),
         Column("recovered", _INTEGER, "of these, those of a lost peer", lambda found: found.lap.num_recovered),
         *(_clock(clock) for clock in Clock),

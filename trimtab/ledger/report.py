@@ -32,6 +32,8 @@ class RunReport:
     """Tokens of the committed steps, each step once."""
     tokens_per_s: float | None
     """Those tokens over the time from each attempt's first step to its last commit, failures included."""
+    sent_bytes: int
+    """Payload that all ranks sent, in steps that were rolled back, too."""
     weights_sha256: str | None
     recoveries: Sequence[Recovery]
     account: Account
@@ -87,6 +89,7 @@ def run_report(records: RunRecords, *, directory: str) -> RunReport:
         eval_loss=evaluations[-1].value if evaluations else None,
         tokens=tokens,
         tokens_per_s=tokens * _NS_PER_S / training_ns if training_ns else None,
+        sent_bytes=sum(lap.sent_bytes for events in records.ranks.values() for lap in laps_of(events)),
         weights_sha256=ending.get("weights_sha256"),
         recoveries=recoveries_of(records),
         account=account(records),

@@ -8,7 +8,7 @@ from trimtab.plan.bound import Bound
 from trimtab.plan.collectives import Send
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.plan.placements import Placements
-from trimtab.plan.program import Because, Block, Operator, Parameter, Phase, Transfer, Value
+from trimtab.plan.program import Because, Block, Operator, OperatorKind, Parameter, Phase, Transfer, Value
 from trimtab.spec import Mesh, Problem
 from trimtab.terms import Span
 
@@ -92,6 +92,16 @@ class Update:
     values: Mapping[str, Value]
     operators: tuple[Operator, ...]
     results: Mapping[str, str]
+
+    @property
+    def is_tied_at_once(self) -> bool:
+        """Whether the gradients of both uses of a tied matrix are added before any is sent: one sum holds both."""
+        return any(
+            operator.kind is OperatorKind.SUM
+            and operator.inputs == tuple(f"acc:{name}#{use}" for use in _USES)
+            for operator in self.operators
+            for name in (operator.outputs[0].partition(":")[2],)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,5 +203,5 @@ class Plan:
 SCALARS = ("num_tokens", "loss", "norm_square")
 """Values of the update that are one number for the whole step."""
 
-EMBEDDING, HEAD = "embedding", "head"
+EMBEDDING, HEAD = _USES = "embedding", "head"
 """Names of the blocks that are not layers."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from trimtab.catalog import THIS_MACHINE, Machine, cluster
 from trimtab.plan import network_of
 from trimtab.plan.compiling import compile_program
+from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
@@ -37,6 +38,7 @@ from trimtab.runtime.watch import LinkWatch
 from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.runtime.weights.reading import FolderWeights, Weights
 from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
+from trimtab.spec.constants import rule_of
 from trimtab.spec.language import is_replicated
 from trimtab.terms import InputError, OnLoss
 
@@ -133,7 +135,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             flops_per_token=trained.flops_per_token,
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
-            rolls_back_on_loss=job.fault_tolerance.on_loss is OnLoss.ROLLBACK,
+            rolls_back_on_loss=rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK,
             unigram_entropy=ground.corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],
@@ -164,7 +166,7 @@ def replicated(ground: Ground) -> Trained:
             seed=job.train.seed,
             clip=clip_of(job),
             max_devices=job.orchestration.devices,
-            is_redone=job.fault_tolerance.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
+            is_redone=rule_of(job, is_replicated=True) in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
         ),
         model=model,
         state=state,
@@ -220,7 +222,7 @@ def laid_out(ground: Ground, program: Program) -> Trained:
         ),
         seed=job.train.seed,
         weights=ground.weights(),
-        adds_by_share=job.fault_tolerance.shares != "off",
+        adds_by_share=plan.work.has_fixed_order and obstacle_to_same_bits(plan) is None,
         feed=own_columns,
     )
     runner = LaidOutRunner(

@@ -9,6 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "PrefixStore",
+    "TCPStore",
+    "TorchDispatchMode",
+    "all_gather",
+    "all_to_all",
+    "copy_each",
+]
 
 TCPStore: Any = dist.__dict__["TCPStore"]
 """Public by documentation, missing from torch's typed exports."""
@@ -20,6 +30,11 @@ PrefixStore: Any = dist.__dict__["PrefixStore"]
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy every source into its target, in as few kernel launches as the device allows."""
     torch._foreach_copy_(targets, sources)
+
+
+def num_writes(tensor: Tensor) -> int:
+    """How often a tensor was written in place; differs from an earlier reading if it was written in between."""
+    return int(tensor._version)
 
 
 def all_to_all(
@@ -38,3 +53,8 @@ def all_gather(group: Any, output: Tensor, source: Tensor) -> Any:
 def reduce_scatter(group: Any, output: Tensor, source: Tensor, options: Any) -> Any:
     """Start a reduce-scatter of one tensor into equal pieces on a raw process group; returns its Work."""
     return group._reduce_scatter_base(output, source, options)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that tensors have in common if and only if they share storage, on ``meta`` too, where no address is."""
+    return int(tensor.untyped_storage()._cdata)

@@ -7,12 +7,13 @@ kernels work in vectors of at most 16 fp32 numbers and treat the rest after the 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-_FUSED_DEVICES = ("cpu", "cuda")
+FUSED_DEVICES = ("cpu", "cuda")
+"""Devices that have fused kernels of optimizers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,23 @@ class Sgd:
         )
 
 
+class Optimizer(Protocol):
+    """What a step, a save and a recovery need of an optimizer over the flat state."""
+
+    def step(self, gradients: Sequence[Tensor], *, lr: float) -> None:
+        """Apply one step. ``gradients``: the decayed and the other part of a vector of the flat layout."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps applied so far; set it after filling states."""
+
+    @num_steps.setter
+    def num_steps(self, num_steps: int) -> None: ...
+
+    def state_tensors(self) -> dict[str, list[Tensor]]:
+        """The state vectors themselves by name, cut like the gradients; write to them to load."""
+
+
 OptimizerSettings = AdamW | Sgd
 
 OPTIMIZERS: Mapping[str, type[OptimizerSettings]] = {"adamw": AdamW, "sgd": Sgd}
@@ -95,7 +113,7 @@ class FlatOptimizer:
             {"params": self._parameters[len(decayed) :], "weight_decay": 0.0},
         ]
         devices = {flat.device.type for flat in self._parameters}
-        self._optimizer = settings.build(groups, fused=devices <= set(_FUSED_DEVICES))
+        self._optimizer = settings.build(groups, fused=devices <= set(FUSED_DEVICES))
         for parameter in self._parameters:
             state = self._optimizer.state[parameter]
             state.update({name: torch.zeros_like(parameter) for name in settings.states})

@@ -9,6 +9,7 @@ abandoned collective are never used again: its threads may still write to them.
 import datetime as dt
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -67,6 +68,18 @@ class Rendezvous:
         return self._store
 
 
+@dataclass(slots=True)
+class Tally:
+    """Payload bytes that a rank has sent: those of a ring for the backend's collectives, as plans count them."""
+
+    sent_bytes: int = 0
+
+    def taken(self) -> int:
+        """Since the last call."""
+        found, self.sent_bytes = self.sent_bytes, 0
+        return found
+
+
 class Group:
     """The ranks of one epoch, connected. Not thread-safe: one thread makes all its calls, in one order.
 
@@ -75,6 +88,7 @@ class Group:
         rank: This rank's number.
         store: A connected torch store; every group of every epoch has its own prefix in it. None for a group of one.
         label: Of the group inside its epoch.
+        tally: Where bytes sent are counted; groups that are split off count in the same place.
     """
 
     def __init__(
@@ -87,10 +101,12 @@ class Group:
         kind: str,
         interrupt: Interrupt,
         label: str = "all",
+        tally: "Tally | None" = None,
     ) -> None:
         self.members = tuple(members)
         self.rank = rank
         self.interrupt = interrupt
+        self.tally = tally or Tally()
         self._origin = (epoch, store, kind)
         self._pending: Any = None
         self._group: Any = None
@@ -110,6 +126,7 @@ class Group:
             kind=kind,
             interrupt=self.interrupt,
             label=label,
+            tally=self.tally,
         )
 
     @property
@@ -133,6 +150,8 @@ class Group:
             "all_to_all",
             lambda g: g.alltoall_base(output, source, output_splits, input_splits, dist.AllToAllOptions()),
         )
+        own = input_splits[self.members.index(self.rank)]
+        self.tally.sent_bytes += (source.numel() - own) * source.element_size()
         self._wait("all_to_all", work, launched)
 
     def all_gather(
@@ -142,6 +161,7 @@ class Group:
         assert output.is_contiguous()
         assert source.is_contiguous()
         work = self._launch("all_gather", lambda g: compat.all_gather(g, output, source))
+        self.tally.sent_bytes += (self.size - 1) * source.nbytes
         self._wait("all_gather", work, launched)
 
     def all_reduce(
@@ -155,6 +175,8 @@ class Group:
         options = dist.AllreduceOptions()
         options.reduceOp = _REDUCTIONS[operation]
         work = self._launch("all_reduce", lambda g: g.allreduce([tensor], options))
+        piece = -(-tensor.numel() // self.size)
+        self.tally.sent_bytes += 2 * (self.size - 1) * piece * tensor.element_size()
         self._wait("all_reduce", work, launched)
 
     def reduce_scatter(self, output: Tensor, source: Tensor, *, operation: str = "sum") -> Any:
@@ -166,11 +188,13 @@ class Group:
         assert source.is_contiguous()
         options = dist.ReduceScatterOptions()
         options.reduceOp = _REDUCTIONS[operation]
+        self.tally.sent_bytes += (self.size - 1) * output.nbytes
         return self._launch("reduce_scatter", lambda g: compat.reduce_scatter(g, output, source, options))
 
     def send(self, tensor: Tensor, position: int, tag: int) -> Any:
         """Start a message to a position; its work blocks when it is waited for, and gives no future."""
         assert tensor.is_contiguous()
+        self.tally.sent_bytes += tensor.nbytes
         return self._launch("send", lambda g: g.send([tensor], position, tag))
 
     def receive(self, tensor: Tensor, position: int, tag: int) -> Any:

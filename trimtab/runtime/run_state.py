@@ -8,8 +8,9 @@ from torch import Tensor
 
 from trimtab.ledger import weights_digest
 from trimtab.policy.wire import Form
+from trimtab.runtime.errors import RankError
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.process_groups import Group
 
 Parts = Mapping[str, Mapping[str, Tensor]]
@@ -66,11 +67,14 @@ class ReplicatedState:
     Args:
         state: Weights.
         optimizer: Its states.
-        initial: Makes the first weights again, by name.
+        initial: Makes the first weights again, by name; None if nobody here can.
     """
 
     def __init__(
-        self, state: FlatState, optimizer: FlatOptimizer, initial: Callable[[], Mapping[str, Tensor]]
+        self,
+        state: FlatState,
+        optimizer: Optimizer,
+        initial: Callable[[], Mapping[str, Tensor]] | None = None,
     ) -> None:
         self._state, self._optimizer, self._initial = state, optimizer, initial
 
@@ -146,6 +150,11 @@ class ReplicatedState:
         self._optimizer.num_steps = int(num_updates.item())
 
     def _reset(self) -> None:
+        if self._initial is None:
+            raise RankError(
+                "there is no checkpoint to go back to, and the first weights are known to the script only; set "
+                "fault_tolerance.checkpoint.every to fewer steps"
+            )
         views = self._state.named_views(self._state.parameters)
         for name, tensor in self._initial().items():
             views[name].copy_(tensor)

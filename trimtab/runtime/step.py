@@ -6,8 +6,9 @@ kept until the commit: after a loss, survivors compute only the lost ones.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, FlatState
 from trimtab.runtime.models import Model
 from trimtab.runtime.norms import sum_of_squares
-from trimtab.runtime.optimizers import FlatOptimizer
+from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
@@ -28,6 +29,38 @@ from trimtab.terms import Clock, Phase
 
 Microbatch = tuple[Tensor, Tensor]
 """Tokens and targets, int64, each (samples, sequence); targets of -100 do not count."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Computed:
+    """The answer about one microbatch, whose backward pass is done: the gradients stand in the parameters.
+
+    Args:
+        loss_sum: Over the targets, a scalar without a graph.
+        tokens: Positions computed, and ``targets``, those of them that count for the loss.
+    """
+
+    loss_sum: Tensor
+    targets: int
+    tokens: int
+
+
+Asking = Generator[Any, Computed | None, T]
+"""A computation that hands out microbatches and is sent what became of each; it returns T."""
+
+
+def answered(asking: Asking[T], answer: Callable[[Any], Computed | None]) -> T:
+    """What a computation returns whose every question is answered by a function."""
+    reply: Computed | None = None
+    while True:
+        try:
+            question = asking.send(reply)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        reply = answer(question)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +91,7 @@ class Work:
         waits: Name of each collective and the nanoseconds spent in it, in order.
         computed, reused, recovered: Shares computed here; kept from an earlier attempt; computed for a lost peer.
         tokens, targets: Positions computed here, and those of them that count for the loss.
+        sent_bytes: Payload that this rank has sent.
     """
 
     waits: list[tuple[str, int]] = field(default_factory=list)
@@ -66,6 +100,7 @@ class Work:
     recovered: list[int] = field(default_factory=list)
     tokens: int = 0
     targets: int = 0
+    sent_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,6 +129,7 @@ class StepRunner:
     """Runs steps on one rank. ``enter`` an epoch first; an exception from ``run`` leaves gradients for the next epoch.
 
     Args:
+        model: What ``run`` answers with; None if whoever drives ``ask`` answers.
         load: Microbatches of a share of a step: (step, first sample inside the batch, samples).
         learning_rate: The rate of a step.
     """
@@ -102,11 +138,11 @@ class StepRunner:
         self,
         *,
         rules: StepRules,
-        model: Model,
+        model: Model | None,
         state: FlatState,
-        optimizer: FlatOptimizer,
+        optimizer: Optimizer,
         keyed: KeyedRandom,
-        load: Callable[[int, int, int], list[Microbatch]],
+        load: Callable[[int, int, int], Sequence[Any]],
         learning_rate: Callable[[int], float],
         recorder: Recorder,
         faults: Faults,
@@ -156,13 +192,25 @@ class StepRunner:
 
         Raises: Fenced, CollectiveError (nothing is committed), or what the user's model raises.
         """
+        return answered(self.ask(step, requests), self.answer)
+
+    def answer(self, microbatch: Microbatch) -> Computed:
+        """The gradients of one microbatch, by the model."""
+        assert self._model is not None
+        tokens, targets = microbatch
+        loss, count = self._model.loss_sum(tokens, targets)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return Computed(loss_sum=loss.detach(), targets=count, tokens=tokens.numel())
+
+    def ask(self, step: int, requests: Requests) -> Asking[StepResult]:
+        """``run``, with each microbatch of this rank's shares handed to whoever drives, who sends what it gave."""
         assert self._group is not None
         self.work = Work()
         if self._flight != step:
             self._recycle()
             self._flight = step
         owners = self._owners()
-        self._compute_shares(step, owners)
+        yield from self._compute_shares(step, owners)
         for position, wanted in ((STOP_REQUESTS, requests.stop), (BORDER_REQUESTS, requests.border)):
             self._request(position, wanted)
         total = self._reduce(step, owners)
@@ -177,7 +225,7 @@ class StepRunner:
             return self._first_owners
         return assign_shares(self._rules.num_shares or self._group.size, self._group.members)
 
-    def _compute_shares(self, step: int, owners: Sequence[int]) -> None:
+    def _compute_shares(self, step: int, owners: Sequence[int]) -> Asking[None]:
         assert self._group is not None
         mine = shares_of(self._group.rank, owners)
         for share in [s for s in self._leaves if s not in mine]:
@@ -188,13 +236,13 @@ class StepRunner:
                 self.work.reused.append(share)
                 continue
             with self._recorder.within(Clock.DEGRADED if self._recovering else Clock.COMPUTE):
-                self._leaves[share] = self._compute_share(step, share)
+                self._leaves[share] = yield from self._compute_share(step, share)
             self.work.computed.append(share)
             if self._recovering:
                 self.work.recovered.append(share)
             self._recorder.event("share", step=step, share=share)
 
-    def _compute_share(self, step: int, share: int) -> Tensor:
+    def _compute_share(self, step: int, share: int) -> Asking[Tensor]:
         leaf = self._free.pop() if self._free else self._new_leaf()
         tail = leaf[self._state.num_elements : self._length]
         tail.zero_()
@@ -206,18 +254,18 @@ class StepRunner:
         self._faults.in_timer(Clock.INPUT_WAIT, step)
         self._recorder.switch(outer)
         started = time.perf_counter()
-        for number, (tokens, targets) in enumerate(microbatches):
+        for number, microbatch in enumerate(microbatches):
             self._watch.move()
             self._watch.raise_if_fenced()
             self._keyed.start_microbatch(seed=self._rules.seed, step=step, share=share, microbatch=number)
-            loss, count = self._model.loss_sum(tokens, targets)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            computed = yield microbatch
+            assert computed is not None
             if number == 0:
                 self._state.move_gradients_to(leaf)
-            tail[LOSS_SUM] += loss.detach()
-            tail[NUM_TARGETS] += count
-            self.work.tokens += tokens.numel()
-            self.work.targets += count
+            tail[LOSS_SUM] += computed.loss_sum
+            tail[NUM_TARGETS] += computed.targets
+            self.work.tokens += computed.tokens
+            self.work.targets += computed.targets
         self._faults.slow_down(step, time.perf_counter() - started)
         self._faults.in_timer(Clock.COMPUTE, step)
         self._faults.at_phase(Phase.COMPUTE, step)
@@ -266,6 +314,8 @@ class StepRunner:
         ended_ns = time.monotonic_ns()
         self._recorder.switch(outer, at_ns=ended_ns)
         self.work.waits.append((name, ended_ns - started_ns))
+        if self._group is not None:
+            self.work.sent_bytes += self._group.tally.taken()
 
     def _commit(self, step: int, total: Tensor) -> StepResult:
         self._watch.enter(Phase.APPLY, step)

@@ -14,7 +14,7 @@ from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.run_state import RunState
-from trimtab.runtime.step import Requests, StepResult, Work
+from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work, answered
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
 from trimtab.terms import Clock, Phase
@@ -33,11 +33,12 @@ class TrainerRules:
         rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
+        tokens_per_step: None if only the targets of a step are known.
     """
 
     num_steps: int
     evaluate_every: int
-    tokens_per_step: int
+    tokens_per_step: int | None
     flops_per_token: float
     device_kind: str
     on_nonfinite: OnNonfinite
@@ -60,11 +61,14 @@ class Runner(Protocol):
     def leave(self) -> None:
         """Let go of the epoch."""
 
-    def run(self, step: int, requests: Requests) -> StepResult:
-        """Compute, reduce, guard and commit one step.
+    def ask(self, step: int, requests: Requests) -> Asking[StepResult]:
+        """Compute, reduce, guard and commit one step, handing microbatches to whoever drives, who sends what they gave.
 
         Raises: Fenced, CollectiveError (nothing is committed), or what the user's model raises.
         """
+
+    def answer(self, microbatch: Any) -> Computed:
+        """The gradients of one microbatch that ``ask`` has handed out."""
 
 
 class Scorer(Protocol):
@@ -74,8 +78,19 @@ class Scorer(Protocol):
         """Mean loss per target in nats, and the number of targets; None if there are none, or it was given up."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepBegins:
+    """What a trainer hands to whoever drives it before it tries a step; a step that is tried again begins again."""
+
+    step: int
+
+
 class Trainer:
-    """Trains on one rank under an agent. Call ``run`` once."""
+    """Trains on one rank under an agent. Call ``run`` once, or drive ``ask``.
+
+    Attributes:
+        result: Of the newest step that this rank committed itself.
+    """
 
     def __init__(
         self,
@@ -97,6 +112,7 @@ class Trainer:
         self._state = state
         self._keeper, self._recorder, self._faults = keeper, recorder, faults
         self._committed = committed
+        self.result: StepResult | None = None
         self._evaluated_at = -1
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
@@ -108,6 +124,13 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the agent dismisses this rank."""
+        answered(self.ask(), self._answer)
+
+    def _answer(self, question: Any) -> Computed | None:  # a microbatch, as the runner's loader makes them
+        return None if isinstance(question, StepBegins) else self._runner.answer(question)
+
+    def ask(self) -> Asking[None]:
+        """``run``, with the beginning of each step and its microbatches handed to whoever drives."""
         with contextlib.suppress(Dismissed):
             while True:
                 rendezvous = Rendezvous()
@@ -115,14 +138,14 @@ class Trainer:
                 form = self._link.next_form()
                 self._epoch = form.epoch
                 try:
-                    self._train_epoch_until_fenced(form, rendezvous)
+                    yield from self._train_epoch_until_fenced(form, rendezvous)
                 except (Fenced, _BorderReached) as interruption:
                     self._leave(interruption)
 
-    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> None:
+    def _train_epoch_until_fenced(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         """When a collective breaks, wait for the fence: it says what happened, and when."""
         try:
-            self._train_epoch(form, rendezvous)
+            yield from self._train_epoch(form, rendezvous)
         except CollectiveError as error:
             self._link.send(Trouble(epoch=form.epoch, error=str(error), t_ns=time.monotonic_ns()))
             with self._watch.waiting():
@@ -149,7 +172,7 @@ class Trainer:
         self._recorder.event("left", step=self._committed, reason=str(interruption))
         self._runner.leave()
 
-    def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> None:
+    def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         self._step_started_ns = time.monotonic_ns()
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
@@ -159,7 +182,8 @@ class Trainer:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
-            result = self._step(group, form)
+            yield StepBegins(step=self._committed)
+            result = yield from self._step(group, form)
             if not result.is_applied and result.targets:
                 self._after_nonfinite(group, result.step)
             self._stop_agreed = result.stop_agreed
@@ -223,13 +247,13 @@ class Trainer:
         self._recorder.event("entered", epoch=form.epoch, members=form.members, step=self._committed)
         return group
 
-    def _step(self, group: Group, form: Form) -> StepResult:
+    def _step(self, group: Group, form: Form) -> Asking[StepResult]:
         started_ns = self._step_started_ns = time.monotonic_ns()
         self._recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
         step = self._committed
         self._faults.outside_timers(step)
         requests = Requests(stop=self._link.is_stop_wanted, border=self._link.is_border_wanted)
-        result = self._runner.run(step, requests)
+        self.result = result = yield from self._runner.ask(step, requests)
         self._committed = step + 1
         self._loss = result.loss
         with self._recorder.within(Clock.HOST_WAIT):
@@ -245,7 +269,9 @@ class Trainer:
                 "loss": result.loss,
                 "grad_norm": result.grad_norm,
                 "lr": result.lr,
-                "tokens": self._rules.tokens_per_step,
+                "tokens": result.targets
+                if self._rules.tokens_per_step is None
+                else self._rules.tokens_per_step,
                 "targets": result.targets,
             }
             self._recorder.event("commit", step=result.step, applied=result.is_applied, **metrics)
@@ -270,6 +296,7 @@ class Trainer:
             recovered=work.recovered,
             tokens=work.tokens,
             targets=work.targets,
+            sent_bytes=work.sent_bytes,
             flops=round(work.tokens * self._rules.flops_per_token),
         )
         self._runner.work = Work()

@@ -419,6 +419,8 @@ class RestartLimits(Card):
 
     node_loss: NaturalInt = 16
     """Restarts after a lost device or node. Default: 16."""
+    script: NaturalInt = 3
+    """Restarts of all ranks after one failed, of a script that does not adopt Trimtab. Default: 3."""
 
 
 class FaultTolerance(Card):
@@ -441,17 +443,29 @@ class FaultTolerance(Card):
     """Limits on restarts."""
 
 
+class Script(Card):
+    """A Python program of your own, which every rank runs."""
+
+    file: Word
+    """Path of the program, relative to the working folder. Required."""
+    args: Words = ()
+    """Its command line. Default: none."""
+
+
 class Job(Card):
     """A job file, its base files and overrides read in."""
 
     run: RunName
     """Name of the run: small letters, digits, hyphens. Required."""
+    script: Script | None = None
+    """A program of your own instead of `model` and `data`: a loop that calls trimtab.adopt, or one that knows
+    nothing of Trimtab. Default: none."""
     model: Model
-    """The network to train. Required."""
+    """The network to train. Required, unless there is a script."""
     data: Data
-    """The text to train on. Required."""
+    """The text to train on. Required, unless there is a script."""
     train: Train
-    """How long and by which rule. Required."""
+    """How long and by which rule. Required, unless there is a script."""
     orchestration: Orchestration = Orchestration()
     """Card 1: what runs where."""
     parallelism: ParallelismText = Parallelism()

@@ -16,7 +16,6 @@ MAX_AUTO_MICROBATCH = 8
 CONSTANT_PATHS = (
     ("train", "microbatch"),
     ("fault_tolerance", "shares"),
-    ("fault_tolerance", "on_loss"),
 )
 """The keys that this file resolves."""
 
@@ -36,13 +35,10 @@ def resolve_constants(job: Job, *, replicas: int | None = None) -> Job:
     microbatch = job.train.microbatch
     if microbatch == "auto":
         microbatch = auto_microbatch(job.train.batch // (replicas if shares == "off" else shares))
-    on_loss = tolerance.on_loss
-    if on_loss is OnLoss.AUTO:
-        on_loss = _auto_on_loss(job.orchestration.engine, has_shares=shares != "off")
     return job.model_copy(
         update={
             "train": job.train.model_copy(update={"microbatch": microbatch}),
-            "fault_tolerance": tolerance.model_copy(update={"shares": shares, "on_loss": on_loss}),
+            "fault_tolerance": tolerance.model_copy(update={"shares": shares}),
         }
     )
 
@@ -77,8 +73,18 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)})
 
 
-def _auto_on_loss(engine: Engine, *, has_shares: bool) -> OnLoss:
-    """The strongest rule that the layout allows."""
-    if engine is Engine.TORCHRUN:
+def rule_of(job: Job, *, is_replicated: bool) -> OnLoss:
+    """What a run does when a rank is lost: what the job says, or what ``auto`` means for its layout.
+
+    It is no constant of the run: a resumed one may have another layout, and so another rule.
+
+    Args:
+        job: Its other constants are resolved.
+        is_replicated: Whether every rank holds the whole state.
+    """
+    asked = job.fault_tolerance.on_loss
+    if asked is not OnLoss.AUTO:
+        return asked
+    if job.orchestration.engine is Engine.TORCHRUN or not is_replicated:
         return OnLoss.ROLLBACK
-    return OnLoss.EXACT if has_shares else OnLoss.SAME_BATCH
+    return OnLoss.EXACT if job.fault_tolerance.shares != "off" else OnLoss.SAME_BATCH

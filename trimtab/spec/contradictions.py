@@ -8,7 +8,7 @@ contradict each other; the loader turns the keys into places. What only the netw
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trimtab.spec.cards import Engine, Job, OnNonfinite, TrainedTokenizer
+from trimtab.spec.cards import Data, Engine, Job, Model, OnNonfinite, Train, TrainedTokenizer
 from trimtab.spec.constants import divisors
 from trimtab.spec.fields import Path
 from trimtab.terms import OnLoss, format_seconds
@@ -51,11 +51,16 @@ CHECKPOINT_EVERY = ("fault_tolerance", "checkpoint", "every")
 KEEP_BEST = ("fault_tolerance", "checkpoint", "keep_best")
 EVALUATE_EVERY = ("train", "evaluate", "every")
 HELD_OUT = ("data", "held_out")
+SCRIPT = ("script", "file")
+
+DEFAULTS_OF_TRAIN = Train()
+LEFT_TO_TRAIN = "steps, batch, microbatch, seed, clip and on_nonfinite"
+"""The keys of ``train`` that hold for a loop of the user's own, too."""
 
 
 def _length(job: Job) -> Iterator[Contradiction]:
     train = job.train
-    if train.steps is None and train.epochs is None:
+    if train.steps is None and train.epochs is None and job.script is None:
         message = "train says neither steps nor epochs; it takes exactly one of them"
         yield Contradiction(
             message=message, paths=(STEPS,), hint="Add `steps: 1000` or `epochs: 1` under train."
@@ -67,10 +72,36 @@ def _length(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(message=message, paths=(EPOCHS, STEPS), hint="Keep one of the two.")
 
 
+def _script(job: Job) -> Iterator[Contradiction]:
+    """What the program of the user decides cannot be said beside it."""
+    if job.script is None:
+        return
+    if job.orchestration.engine is Engine.TORCHRUN:
+        message = "script is started by Trimtab's own agent, and orchestration.engine is torchrun"
+        hint = "Use engine: local, or start the script by torchrun itself."
+        yield Contradiction(message=message, paths=(ENGINE, SCRIPT), hint=hint)
+    train = job.train
+    said_twice = {
+        ("model",): job.model != Model(),
+        ("data",): job.data != Data(text=()),
+        EPOCHS: train.epochs is not None,
+        ("train", "optimizer"): train.optimizer != DEFAULTS_OF_TRAIN.optimizer,
+        ("train", "lr_schedule"): train.lr_schedule != DEFAULTS_OF_TRAIN.lr_schedule,
+        ("train", "compute"): train.compute is not DEFAULTS_OF_TRAIN.compute,
+        ("train", "evaluate"): train.evaluate != DEFAULTS_OF_TRAIN.evaluate,
+    }
+    for path, is_said in said_twice.items():
+        if is_said:
+            name = ".".join(path)
+            message = f"{name} is for runs of Trimtab's own loop, and script is a program of yours"
+            hint = f"Take {name} out; the script says it. Beside a script, train takes {LEFT_TO_TRAIN}."
+            yield Contradiction(message=message, paths=(path, SCRIPT), hint=hint)
+
+
 def _network(job: Job) -> Iterator[Contradiction]:
     given = job.model.named
     paths = tuple(("model", key) for key in given)
-    if not given:
+    if not given and job.script is None:
         message = "model names neither a preset, a folder nor a module; it takes exactly one of them"
         hint = "Add `preset: gpt-3m`, `folder: PATH` or `module: package:Class`."
         yield Contradiction(message=message, paths=(("model", "preset"),), hint=hint)
@@ -170,7 +201,7 @@ def _microbatch(job: Job, replicas: int) -> Iterator[Contradiction]:
 
 def _loss_of_a_rank(job: Job) -> Iterator[Contradiction]:
     on_loss, engine = job.fault_tolerance.on_loss, job.orchestration.engine
-    if engine is Engine.TORCHRUN and on_loss is not OnLoss.ROLLBACK:
+    if engine is Engine.TORCHRUN and on_loss not in (OnLoss.ROLLBACK, OnLoss.AUTO):
         message = f"on_loss {on_loss} survives inside the step; torchrun kills every rank when one dies"
         hint = "Use engine: local, or on_loss: rollback, which starts again at the newest checkpoint."
         yield Contradiction(message=message, paths=(ON_LOSS, ENGINE), hint=hint)
@@ -265,6 +296,7 @@ def _environment(job: Job) -> Iterator[Contradiction]:
 
 RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _length,
+    _script,
     _network,
     _network_settings,
     _sequence,

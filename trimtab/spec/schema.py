@@ -16,6 +16,8 @@ def job_schema() -> dict[str, Any]:
     schema["title"] = "Trimtab job file"
     description = "Path of a job file whose values hold where this one says nothing. Default: none."
     schema["properties"] = {EXTENDS: {"type": "string", "description": description}, **schema["properties"]}
+    schema["anyOf"] = [{"required": ["model", "data", "train"]}, {"required": ["script"]}]
+    schema["required"] = ["run"]
     cards: list[type[Card]] = [Job, *_cards_below(Card)]
     for card in cards:
         _describe(card, schema if card is Job else schema["$defs"].get(card.__name__, {}))

@@ -62,12 +62,25 @@ FOREIGN_KEYS = {
 def validate(tree: MappingValue) -> Job | list[Problem]:
     """The job that a tree of values states, or everything that is wrong with it, in the order of the text."""
     try:
-        return Job.model_validate(_plain(tree, ()))
+        return Job.model_validate(_with_what_a_script_says(_plain(tree, ())))
     except ValidationError as error:
         problems = list(_problems(tree, error.errors(include_url=False)))
         return sorted(
             problems, key=lambda problem: (problem.span.source, problem.span.line, problem.span.column)
         )
+
+
+def _with_what_a_script_says(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a job; network, text and length may be left out where a program of the user's brings them."""
+    if values.get("script") is None:
+        return values
+    data = values.get("data", {})
+    return {
+        "model": {},
+        "train": {},
+        **values,
+        "data": {"text": (), **data} if isinstance(data, dict) else data,
+    }
 
 
 def value_at(tree: YamlValue, path: Sequence[str | int]) -> YamlValue | None:

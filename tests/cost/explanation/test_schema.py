@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from trimtab.cost.explanation import document_of
 from trimtab.cost.explanation.schema import comparison_schema, explanation_schema
+from trimtab.cost.explanation.tracing import TraceFacts
 
 ROOT = Path(__file__).parents[3]
 GOLDENS = sorted((ROOT / "tests/golden/plan/explanation").glob("*.json"))
@@ -93,6 +95,15 @@ def test_the_check_finds_what_is_wrong() -> None:
     ):
         assert problems(document | change, schema, schema["$defs"])
     assert problems({key: value for key, value in document.items() if key != "cost"}, schema, schema["$defs"])
+
+
+def test_a_trace_is_what_the_schema_says() -> None:
+    """It is there for who asks for it only, and no less to be relied on."""
+    schema = explanation_schema()
+    document = json.loads((ROOT / "tests/golden/plan/explanation/ddp.json").read_text(encoding="utf-8"))
+    trace = document_of(TraceFacts(step=1, is_as_planned=False, differences=("one",), ranks=()))
+    assert problems(document | {"trace": trace}, schema, schema["$defs"]) == []
+    assert problems(document | {"trace": trace | {"step": None}}, schema, schema["$defs"])
 
 
 def test_every_key_says_what_it_means() -> None:

@@ -38,11 +38,17 @@ def plan_of(layout: str) -> Plan:
     return small_plan(text, devices, shares=4, **LEARNED)
 
 
+def apart() -> Plan:
+    """Two sites that meet every second step, with a momentum of their own."""
+    text = "MESH site 2\nAVERAGE params OVER site EVERY 2 STEPS USING nesterov(0.9)"
+    return small_plan(text, 2, **LEARNED)
+
+
 def go_on(wires: Wires, order: tuple[Plan, int, Parts | None]) -> Parts:
     """Load a state, if there is one, take some steps, and give what the lead has then."""
     plan, steps, parts = order
     rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=None)
-    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=True)
+    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=plan.work.has_fixed_order)
     state = LaidOutState(rank, lambda group: None)
     if parts is not None:
         state.load(parts)
@@ -78,3 +84,22 @@ def test_a_state_comes_into_another_layout_bit_by_bit(
         assert tensors.keys() == found[part].keys()
         assert all(torch.equal(tensor, found[part][name]) for name, tensor in tensors.items()), part
     assert all(bool(tensor.any()) for tensor in saved["exp_avg_sq"].values())
+
+
+def test_replicas_that_train_apart_keep_a_state_each(crew_of: Callable[[int], Crew]) -> None:
+    """Saved between two meetings: each site has weights of its own, and the last meeting is remembered."""
+    plan, crew = apart(), crew_of(2)
+    saved = crew.run(go_on, (plan, 3, None))[0]
+    assert saved.keys() == {
+        "parameters", "parameters@site1", "exp_avg", "exp_avg@site1", "exp_avg_sq", "exp_avg_sq@site1",
+        "outer_anchor_site", "outer_momentum_site",
+    }  # fmt: skip
+    name = "layers.0.mlp.up.weight"
+    assert not torch.equal(saved["parameters"][name], saved["parameters@site1"][name])
+    assert bool(saved["outer_momentum_site"][name].any())
+    found = crew.run(go_on, (plan, 0, saved))[0]
+    assert all(
+        torch.equal(tensor, found[part][name])
+        for part, tensors in saved.items()
+        for name, tensor in tensors.items()
+    )

@@ -72,3 +72,12 @@ def test_gradients_reach_the_router() -> None:
     combine(outputs, route(logits, EVERYTHING, TOP_K), EVERYTHING, ALL).square().sum().backward()
     assert logits.grad is not None
     assert (logits.grad.abs().sum((0, 1)) > 0).all()
+
+
+def test_no_shape_depends_on_the_gates() -> None:
+    """What waits for how many tokens an expert has cannot be planned, and waits on every step."""
+    with torch.device("meta"):
+        gates = route(torch.zeros(2, 8, EXPERTS), EVERYTHING, TOP_K)
+        given = dispatch(torch.zeros(2, 8, 6), gates, EVERYTHING, ALL, TOP_K)
+        found = combine(given, gates, EVERYTHING, ALL)
+    assert (tuple(given.shape), tuple(found.shape)) == ((EXPERTS, 8, 6), (2, 8, 6))

@@ -10,7 +10,7 @@ from trimtab.plan.program import Operator
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
-from trimtab.runtime.lowering.blocks import Scope
+from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.rank import refuse_unlowerable
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import Sgd
@@ -57,12 +57,13 @@ def _kept_by_last_forward(plan: Any) -> dict[int, set[str]]:
     """For each site the values that its backward pass begins with."""
     found: dict[int, set[str]] = {}
 
-    def look(scope: Scope, operator: Operator) -> None:
-        if scope.site is not None and scope.phase.value in ("recompute", "backward"):
-            names = {name for name in scope.tensors if not name.startswith("grad:")}
-            found.setdefault(scope.site.index, names - set(operator.outputs))
+    class Look(Observer):
+        def begins(self, scope: Scope, operator: Operator) -> None:
+            if scope.site is not None and scope.phase.value in ("recompute", "backward"):
+                names = {name for name in scope.tensors if not name.startswith("grad:")}
+                found.setdefault(scope.site.index, names)
 
-    rank = Rank(plan, 0, Wires(0, 1), RULES, seed=5, observe=look)
+    rank = Rank(plan, 0, Wires(0, 1), RULES, seed=5, observe=Look())
     rank.step(microbatches_of(plan.work, *ragged_batch(plan, 0, 0)), 0)
     return found
 

@@ -16,7 +16,7 @@ from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
-from trimtab.runtime.lowering.blocks import Scope
+from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.extents import Layouts, take
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import Sgd
@@ -72,18 +72,24 @@ def test_microbatches_are_added_as_autograd_adds_them() -> None:
     assert [name for name in expected if not torch.equal(gradients[name], expected[name])] == []
 
 
+class _Looker(Observer):
+    """Keeps the gradients that the optimizer is given."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, Tensor] = {}
+
+    def begins(self, scope: Scope, operator: Operator) -> None:
+        if operator.kind is OperatorKind.UPDATE:
+            self.gradients[operator.parameters[0]] = scope.tensors[operator.inputs[0]].clone()
+
+
 def _of_plan(plan: Plan) -> tuple[float, Mapping[str, Tensor]]:
     """Loss per token, and the gradients of the sum that the optimizer is given."""
-    gradients = {}
-
-    def look(scope: Scope, operator: Operator) -> None:
-        if operator.kind is OperatorKind.UPDATE:
-            gradients[operator.parameters[0]] = scope.tensors[operator.inputs[0]].clone()
-
-    rank = Rank(plan, 0, Wires(0, 1), RULES, seed=SEED, observe=look)
+    looker = _Looker()
+    rank = Rank(plan, 0, Wires(0, 1), RULES, seed=SEED, observe=looker)
     outcome = rank.step(microbatches_of(plan.work, *ragged_batch(plan, 0, 0)), 0)
     assert outcome.loss is not None
-    return outcome.loss, gradients
+    return outcome.loss, looker.gradients
 
 
 def _of_decoder(plan: Plan) -> tuple[float, Mapping[str, Tensor]]:

@@ -3,9 +3,11 @@
 import gc
 import weakref
 
+import pytest
 import torch
 from torch.nn import functional
 
+from trimtab.runtime.compat import storage_of
 from trimtab.runtime.lowering.tape import record
 
 
@@ -68,3 +70,12 @@ def test_gradients_of_views_come_from_the_value_as_it_is_now() -> None:
     (of_x,) = tape.gradients(torch.ones(4, 3), [0], lambda _: later)
     torch.testing.assert_close(of_x[:, 3:], 2 * later[:, 3:])
     assert not of_x[:, :3].any()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_views_are_told_from_copies(device: str) -> None:
+    """A copy that is taken for a named value gets the value's numbers in its gradient."""
+    x = torch.zeros(4, 3, device=device)
+    assert {storage_of(found) for found in (x.detach(), x[1], x.T, x.view(-1))} == {storage_of(x)}
+    assert storage_of(x.clone()) != storage_of(x)
+    assert storage_of(torch.zeros(4, 3, device=device)) != storage_of(x)

@@ -14,13 +14,14 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trimtab.catalog import THIS_MACHINE, Machine, Network, cluster, read_config
+from trimtab.catalog import THIS_MACHINE, Machine, Network, cluster
+from trimtab.catalog.hugging_face import read_config
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.program import Operator
 from trimtab.plan.training import Training
 from trimtab.runtime.decoder import Decoder
 from trimtab.runtime.lowering import Rank, Rules, Wires
-from trimtab.runtime.lowering.blocks import Scope
+from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.optimizers import Sgd
 from trimtab.runtime.random_keys import KeyedRandom
@@ -142,9 +143,12 @@ def test_logits_of_experts_are_those_of_the_library(tmp_path: Path, name: str) -
     ]
     logits: list[Tensor] = []
 
-    def look(scope: Scope, operator: Operator) -> None:
-        if "logits" in operator.outputs:
-            logits.append(scope.tensors["logits"].detach().clone())
+    class Look(Observer):
+        """Keeps the logits."""
+
+        def made(self, scope: Scope, operator: Operator) -> None:
+            if "logits" in operator.outputs:
+                logits.append(scope.tensors["logits"].detach().clone())
 
     rank = Rank(
         plan_of_one_device(published.network),
@@ -154,7 +158,7 @@ def test_logits_of_experts_are_those_of_the_library(tmp_path: Path, name: str) -
         seed=0,
         weights=published.weights(),
         regions=dict.fromkeys(range(published.network.layers), alone),
-        observe=look,
+        observe=Look(),
     )
     rank.step([(TOKENS, TOKENS)], 0)
     torch.testing.assert_close(logits[0], published.logits(), **NEAR)

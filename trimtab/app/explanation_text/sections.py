@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from trimtab.app.explanation_text.analyses import analysis_lines
 from trimtab.app.explanation_text.groups import group_lines
 from trimtab.app.explanation_text.lines import MIN_WIDTH, Line, Piece, Style, heading, row
 from trimtab.app.explanation_text.quantities import (
@@ -30,11 +31,16 @@ def explanation_lines(found: Explanation, *, width: int) -> Iterator[Line]:
     """Everything, in lines of at most ``width`` columns (60 if there are fewer)."""
     width = max(width, MIN_WIDTH)
     yield from _summary(found, width)
-    for section in (_warnings, _plan, _stages, _groups, _replicated, _decisions, _notes):
+    for section in (_warnings, _plan, _stages, _groups, _analysis, _replicated, _decisions, _notes):
         lines = list(section(found, width))
         if lines:
             yield ()
             yield from lines
+
+
+def _analysis(found: Explanation, width: int) -> Iterator[Line]:
+    if found.analysis is not None:
+        yield from analysis_lines(found.analysis, width=width)
 
 
 def _summary(found: Explanation, width: int) -> Iterator[Line]:

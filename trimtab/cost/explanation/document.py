@@ -12,6 +12,7 @@ from typing import Any
 
 from trimtab.catalog import FlopConvention, Level
 from trimtab.cost.estimates import GroupTime, Interval
+from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.flops import Flops
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.plan.explanation import LevelBytes
@@ -631,6 +632,7 @@ class Explanation:
         decisions: Which line decided what, by table.
         warnings: What may be meant otherwise.
         replicated: What this release runs; null for a plan that splits more than the batch.
+        analysis: Real steps, measured; null if nobody asked for them.
     """
 
     version: int
@@ -652,6 +654,7 @@ class Explanation:
     decisions: tuple[TableFacts, ...]
     warnings: tuple[Caution, ...]
     replicated: ReplicatedFacts | None
+    analysis: Analysis | None = None
 
 
 def document_of(value: object) -> Any:

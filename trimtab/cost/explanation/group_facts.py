@@ -53,7 +53,7 @@ def group_facts(
         collectives = tuple(_collective(plan, use, cluster) for use in uses)
         devices = [plan.bound.devices[rank] for rank in group.ranks]
         yield GroupFacts(
-            name=_letters(number),
+            name=letters(number),
             title=titles[number],
             ranks=ranges(group.ranks),
             num_ranks=len(group.ranks),
@@ -71,10 +71,10 @@ def group_facts(
         )
 
 
-def _letters(number: int) -> str:
+def letters(number: int) -> str:
     """A, B, … Z, AA, AB, …"""
     high, low = divmod(number, len(ascii_uppercase))
-    return (_letters(high - 1) if high else "") + ascii_uppercase[low]
+    return (letters(high - 1) if high else "") + ascii_uppercase[low]
 
 
 def _titles(plan: Plan, counts: Counts) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from trimtab.cost.explanation.comparing import Comparison
 from trimtab.cost.explanation.document import Explanation
+from trimtab.cost.explanation.tracing import TraceFacts
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -19,8 +20,13 @@ _ARGUMENT = re.compile(r"^ {4}(\w+): (.*)$")
 
 
 def explanation_schema() -> dict[str, Any]:
-    """The schema of what ``explain --json`` prints."""
-    return _schema("trimtab explain", Explanation)
+    """The schema of what ``explain --json`` prints: ``trace`` is there with ``--trace`` only."""
+    schema = _schema("trimtab explain", Explanation)
+    meaning = "What the program of the plan sends and computes; only with --trace."
+    traced = {"description": meaning, **_schema_of(TraceFacts, schema["$defs"])}
+    schema["$defs"][Explanation.__name__]["properties"]["trace"] = traced
+    schema["$defs"] = dict(sorted(schema["$defs"].items()))
+    return schema
 
 
 def comparison_schema() -> dict[str, Any]:

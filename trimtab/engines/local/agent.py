@@ -142,22 +142,8 @@ class Agent:
         time.sleep(_DUMP_S)
 
     def _spawn(self, spawn: policy.Spawn) -> None:
-        launch = self._launch
-        host, port = self._listener.getsockname()
-        ticket = Ticket(
-            run=launch.run,
-            folder=str(launch.folder),
-            rank=spawn.rank,
-            incarnation=spawn.incarnation,
-            attempt=launch.attempt,
-            devices=launch.devices,
-            agent_host=host,
-            agent_port=port,
-            token=self._token,
-            settings=launch.rank_settings,
-        )
         started_ns = time.monotonic_ns()
-        rank = start_rank(launch, ticket)
+        rank = start_rank(self._launch, self._ticket(spawn))
         self._ranks[spawn.rank] = rank
         self._last_sign_ns[spawn.rank] = time.monotonic_ns()
         self._record(
@@ -170,6 +156,22 @@ class Agent:
         )
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._on_exit(rank))
         self._decide(policy.Spawned(rank=spawn.rank, incarnation=spawn.incarnation))
+
+    def _ticket(self, spawn: policy.Spawn) -> Ticket:
+        launch = self._launch
+        host, port = self._listener.getsockname()
+        return Ticket(
+            run=launch.run,
+            folder=str(launch.folder),
+            rank=spawn.rank,
+            incarnation=spawn.incarnation,
+            attempt=launch.attempt,
+            devices=launch.devices,
+            agent_host=host,
+            agent_port=port,
+            token=self._token,
+            settings=launch.rank_settings,
+        )
 
     def _declare(self, fault: policy.Fault) -> None:
         self._fault = fault

@@ -3,6 +3,7 @@
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch
 from trimtab.engines.local.agent import Agent
+from trimtab.engines.local.script_agent import ScriptAgent
 
 
 class LocalEngine:
@@ -17,4 +18,5 @@ class LocalEngine:
 
     def run(self, launch: Launch, observe: Observer) -> Outcome:
         """See Engine."""
-        return Agent(launch, observe).run()
+        agent = ScriptAgent if launch.script else Agent
+        return agent(launch, observe).run()

@@ -4,6 +4,7 @@ from trimtab.plan.explanation.collectives import CollectiveUse, LevelBytes, coll
 from trimtab.plan.explanation.decisions import Decided, DecisionChange, RowClass, decision_changes, decisions
 from trimtab.plan.explanation.ranges import ranges
 from trimtab.plan.explanation.rank_groups import RankGroup, rank_groups
+from trimtab.plan.explanation.same_bits import Obstacle, obstacle_to_same_bits
 from trimtab.plan.explanation.survival import Survival, survival
 
 __all__ = [
@@ -11,12 +12,14 @@ __all__ = [
     "Decided",
     "DecisionChange",
     "LevelBytes",
+    "Obstacle",
     "RankGroup",
     "RowClass",
     "Survival",
     "collective_uses",
     "decision_changes",
     "decisions",
+    "obstacle_to_same_bits",
     "ranges",
     "rank_groups",
     "sent_in_step",

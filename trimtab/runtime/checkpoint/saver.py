@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trimtab import __version__
 from trimtab.ledger.manifests import Manifest, folder_name, manifest_document, writer_of
 from trimtab.policy.retention import Retention, plan_pruning
 from trimtab.runtime.checkpoint.durable import free_bytes
@@ -18,6 +17,7 @@ from trimtab.runtime.checkpoint.loader import State
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
 from trimtab.runtime.checkpoint.staging import StagingBuffer
 from trimtab.runtime.checkpoint.store import find_checkpoints
+from trimtab.terms.version import __version__
 
 MAX_EXTRA_BYTES = 60_000
 """A request must fit into a pipe that nobody reads yet (64 KiB on Linux), or staging would wait."""

@@ -15,7 +15,7 @@ from trimtab.runtime.faults import Faults
 from trimtab.runtime.lowering import IGNORED_TARGET, Members, Microbatch, Rank
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.step import Requests, StepResult, Work
+from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work
 from trimtab.runtime.watch import Watch
 from trimtab.terms import Clock, Phase
 
@@ -106,8 +106,16 @@ class LaidOutRunner:
             self._transport.drop()
         self._group = self._transport = None
 
-    def run(self, step: int, requests: Requests) -> StepResult:
+    def answer(self, microbatch: Microbatch) -> Computed:
         """See Runner."""
+        raise AssertionError("a plan computes its microbatches itself")
+
+    def ask(self, step: int, requests: Requests) -> Asking[StepResult]:
+        """See Runner; nothing is handed out."""
+        yield from ()
+        return self._run(step, requests)
+
+    def _run(self, step: int, requests: Requests) -> StepResult:
         assert self._group is not None, "steps are run inside an epoch"
         self.work = Work()
         self._watch.enter(Phase.COMPUTE, step)
@@ -126,6 +134,7 @@ class LaidOutRunner:
             self._faults.at_phase(Phase.APPLY, step)
             loss, stop, border = self._agreed(outcome.loss, requests)
         self.work.waits = self._timed.taken()
+        self.work.sent_bytes = self._group.tally.taken()
         norm = outcome.norm
         is_finite = norm is not None and math.isfinite(norm) and math.isfinite(loss)
         return StepResult(

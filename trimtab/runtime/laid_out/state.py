@@ -1,5 +1,6 @@
 """Weights and optimizer states of one rank of a plan, in the pieces that the plan gives it."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from trimtab.runtime.process_groups import Group
 from trimtab.runtime.run_state import Parts, digest_of
 
 _PARAMETERS = "parameters"
+_ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
+"""Of what replicas that train apart put together when they meet, before the axis."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,11 +28,18 @@ class _Held:
         part: ``parameters`` or a state of the optimizer.
         parameter: Whose it is.
         placements: How it lies on the ranks.
+        where: Places on axes over which replicas train apart, each with a tensor of its own.
     """
 
     part: str
     parameter: Parameter
     placements: Placements
+    where: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def full_part(self) -> str:
+        """``parameters``; of the second of two sites ``parameters@site1``."""
+        return self.part + "".join(f"@{axis}{place}" for axis, place in self.where if place)
 
 
 class LaidOutState:
@@ -43,7 +53,7 @@ class LaidOutState:
     def __init__(self, rank: Rank, connect: Callable[[Group], None]) -> None:
         self._rank, self._plan, self._connect = rank, rank.plan, connect
         self._stages = Stages(rank.plan)
-        self._states = rank.optimizer.state_names
+        self._states = tuple(rank.optimizer.states)
         self._held = tuple(self._all_held())
 
     @property
@@ -87,34 +97,35 @@ class LaidOutState:
 
     def shapes(self) -> Parts:
         """See RunState."""
-        found: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, **{name: {} for name in self._states}}
+        found: dict[str, dict[str, Tensor]] = {}
         for held in self._held:
-            found[held.part][held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
+            tensors = found.setdefault(held.full_part, {})
+            tensors[held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
         return found
 
     def whole(self, group: Group) -> Parts:
         """See RunState; ranks that hold the first copy of a piece send it to the lead."""
-        found: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, **{name: {} for name in self._states}}
+        found: dict[str, dict[str, Tensor]] = {}
         for number, held in enumerate(self._held):
             tensor = self._collected(held, group, tag=_FIRST_TAG + number)
             if tensor is not None:
-                found[held.part][held.parameter.name] = tensor
+                found.setdefault(held.full_part, {})[held.parameter.name] = tensor
         return found
 
     def load(self, parts: Parts) -> None:
         """See RunState."""
         for held in self._held:
             parameter = held.parameter
-            if not self._stages.holds(self._rank.rank, parameter.stages):
+            if not self._has(held, self._rank.rank):
                 continue
-            whole = parts[held.part][parameter.name]
+            whole = parts[held.full_part][parameter.name]
             self._piece(held).copy_(take(whole, self._extent(held, self._rank.rank)).reshape(-1))
             if held.part == _PARAMETERS and parameter.has_master:
                 stored = self._rank.stored[parameter.name]
                 placements = parameter.stored[Table.PARAMS.value]
                 stored.copy_(take(whole, self._extent_of(parameter, placements, self._rank.rank)))
         self._rank.optimizer.is_new = False
-        self._rank.is_torn = False
+        self._rank.go_on()
 
     def is_finite(self) -> bool:
         """See RunState."""
@@ -124,7 +135,7 @@ class LaidOutState:
         """See RunState; the lead hashes, and tells the others."""
         weights = {}
         for number, held in enumerate(self._held):
-            if held.part == _PARAMETERS:
+            if held.full_part == _PARAMETERS:
                 tensor = self._collected(held, group, tag=_FIRST_TAG + number)
                 if tensor is not None:
                     weights[held.parameter.name] = tensor
@@ -145,15 +156,31 @@ class LaidOutState:
             for name, parameter in self._plan.parameters.items():
                 is_stored = part == _PARAMETERS and not parameter.has_master
                 placements = parameter.stored[Table.PARAMS.value] if is_stored else updated[name]
-                yield _Held(part=part, parameter=parameter, placements=placements)
+                for where in self._sites(name):
+                    yield _Held(part=part, parameter=parameter, placements=placements, where=where)
+        for name, parameter in self._plan.parameters.items():
+            for axis in self._rank.outer.axes(name):
+                for part in (f"{_ANCHOR}{axis}", f"{_MOMENTUM}{axis}"):
+                    placements = parameter.stored[Table.PARAMS.value]
+                    yield _Held(part=part, parameter=parameter, placements=placements)
+
+    def _sites(self, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
+        """Places on the axes over which replicas of a parameter train apart."""
+        axes = [*self._plan.bound.averages.get(name, {})]
+        sizes = self._rank.layouts.sizes
+        for places in itertools.product(*(range(sizes[axis]) for axis in axes)):
+            yield tuple(zip(axes, places, strict=True))
 
     def _piece(self, held: _Held) -> Tensor:
         """The own piece, flat; write to it to load."""
         name = held.parameter.name
+        for mark, tensors in ((_ANCHOR, self._rank.outer.anchors), (_MOMENTUM, self._rank.outer.momenta)):
+            if held.part.startswith(mark):
+                return tensors[name, held.part.removeprefix(mark)].view(-1)
         if held.part != _PARAMETERS:
-            return self._rank.optimizer.states()[held.part][name]
+            return self._rank.optimizer.states[held.part][name]
         if held.parameter.has_master:
-            return self._rank.optimizer.master(name)
+            return self._rank.optimizer.masters[name]
         return self._rank.stored[name].view(-1)
 
     def _extent(self, held: _Held, rank: int) -> Extent:
@@ -183,10 +210,17 @@ class LaidOutState:
 
     def _is_first(self, held: _Held, rank: int) -> bool:
         """Whether a rank is the first of those that hold the same elements."""
-        differing = {axis for axis, _ in held.placements} | {self._plan.pipeline.axis}
+        differing = {axis for axis, _ in (*held.placements, *held.where)} | {self._plan.pipeline.axis}
         places = self._rank.layouts.places[rank]
         is_first = all(place == 0 for axis, place in places.items() if axis not in differing)
-        return is_first and self._stages.holds(rank, held.parameter.stages[:1])
+        holds_first = self._stages.holds(rank, held.parameter.stages[:1])
+        return is_first and holds_first and self._has(held, rank)
+
+    def _has(self, held: _Held, rank: int) -> bool:
+        """Whether a rank has a piece of a tensor."""
+        places = self._rank.layouts.places[rank]
+        is_there = all(places[axis] == place for axis, place in held.where)
+        return is_there and self._stages.holds(rank, held.parameter.stages)
 
 
 def _unstored(pieces: Sequence[tuple[Tensor, Extent]]) -> Iterator[tuple[Tensor, Extent]]:

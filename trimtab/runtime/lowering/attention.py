@@ -43,6 +43,11 @@ class Attention:
         self._network = network
         self._rotation = rotation_table(network) if network.positions is Positions.ROTARY else None
 
+    @property
+    def constants(self) -> list[Tensor]:
+        """Its table of angles, if it has one."""
+        return [] if self._rotation is None else [self._rotation]
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
         """[B, S, H E], [B, U, K E], [B, U, K E] -> [B, S, H E]; U must reach to each query's own position."""
         q_BHSE, k_BKUE, v_BKUE = self.by_head(q, k, v, where)

@@ -7,9 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.closed_forms import ClosedTape
@@ -26,11 +27,6 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
-_FORWARD_OF = {
-    kind: OperatorKind(kind.value.removesuffix("_grad"))
-    for kind in OperatorKind
-    if kind.value.endswith("_grad")
-}
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
 
@@ -87,8 +83,14 @@ class Scope:
         return self.site.block.name if self.site else "update"
 
 
-Observer = Callable[[Scope, Operator], None]
-"""Looks at what an operator has made."""
+class Observer:
+    """Looks on while a rank computes; called on the rank's own thread, and must not change what it sees."""
+
+    def begins(self, scope: Scope, operator: Operator) -> None:
+        """An operator is about to run."""
+
+    def made(self, scope: Scope, operator: Operator) -> None:
+        """An operator has run: its outputs are among the tensors of the scope."""
 
 
 class OperatorRunner:
@@ -102,7 +104,7 @@ class OperatorRunner:
         collectives: Of the rank.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
-        observe: Is told of every operator that has run.
+        observe: Looks at every operator.
     """
 
     def __init__(
@@ -121,31 +123,33 @@ class OperatorRunner:
         self._regions = regions or {}
         self._observe = observe
         self._homes = Homes(plan, collectives.layouts, collectives.rank)
-        self._dead: dict[tuple[int, int], Sequence[Sequence[str]]] = {}
+        self._turns: dict[str, BlockTurns] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether somebody looks at what operators have made."""
-        return self._observe is not None
+    def constants(self) -> list[Tensor]:
+        """What is the same in every step."""
+        return self._attention.constants
 
-    def run(self, operators: Sequence[Operator], scope: Scope) -> None:
-        """Operators in order; values that nobody needs any more are let go on the way."""
-        for operator, dead in zip(operators, self._let_go(operators, scope), strict=True):
+    def run(self, operators: Iterable[Operator], scope: Scope) -> None:
+        """Operators in order."""
+        for operator in operators:
             self.run_one(operator, scope)
-            for name in dead:
+
+    def take_turns(self, turns: Iterable[Turn], scope: Scope) -> None:
+        """Operators in order; values that nobody reads any more are let go."""
+        for turn in turns:
+            self.run_one(turn.operator, scope)
+            for name in turn.dead:
                 scope.tensors.pop(name, None)
 
-    def _let_go(self, operators: Sequence[Operator], scope: Scope) -> Sequence[Sequence[str]]:
-        """For each operator the values whose last use it is."""
-        key = id(operators), scope.site.index if scope.site else -1
-        found = self._dead.get(key)
-        if found is None:
-            found = self._dead[key] = _last_uses(operators, scope.site)
-        return found
+    def turns(self, block: Block) -> BlockTurns:
+        """How a block runs."""
+        if block.name not in self._turns:
+            self._turns[block.name] = turns_of(block)
+        return self._turns[block.name]
 
     def run_one(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """One operator.
@@ -162,6 +166,7 @@ class OperatorRunner:
         """As ``run_one``, for who has something to add before the observer looks."""
         if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
             return
+        self.begin(scope, operator)
         key = id(operator), scope.site.index if scope.site else -1
         bound = self._bound.get(key)
         if bound is None:
@@ -170,10 +175,15 @@ class OperatorRunner:
         outputs = bound.apply(scope, tensors, members)
         scope.tensors.update(zip(operator.outputs, outputs, strict=True))
 
+    def begin(self, scope: Scope, operator: Operator) -> None:
+        """Tell the observer that an operator is about to run."""
+        if self._observe is not None:
+            self._observe.begins(scope, operator)
+
     def tell(self, scope: Scope, operator: Operator) -> None:
         """Let the observer look at what an operator has made."""
         if self._observe is not None:
-            self._observe(scope, operator)
+            self._observe.made(scope, operator)
 
     def _bind(self, operator: Operator, scope: Scope) -> "_Apply":
         kind = operator.kind
@@ -193,7 +203,7 @@ class OperatorRunner:
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
             return lambda _, tensors, __: [compute(*tensors)]
-        if kind in _FORWARD_OF:
+        if kind in FORWARD_OF:
             return self._gradient(operator, scope)
         return self._forward(operator, scope)
 
@@ -208,7 +218,7 @@ class OperatorRunner:
         if operator.kind is not OperatorKind.ACCUMULATE:
             return False
         (source,), (target,) = operator.inputs, operator.outputs
-        found = scope.scattered.get(source)
+        found = scope.scattered.pop(source, None)
         if found is None:
             share = sums.ownership.at(self._collectives.rank, scope.microbatch)
             found = {} if share is None else {share: scope.tensors[source]}
@@ -235,7 +245,7 @@ class OperatorRunner:
         return apply
 
     def _gradient(self, operator: Operator, scope: Scope) -> "_Apply":
-        kind = _FORWARD_OF[operator.kind]
+        kind = FORWARD_OF[operator.kind]
         key = kind, operator.parameters
         wanted = _wanted(kind, operator)
         incoming = _forward_dtype(scope, kind, operator)
@@ -376,31 +386,6 @@ class _Bound:
 
     operator: Operator
     apply: _Apply
-
-
-def _last_uses(operators: Sequence[Operator], site: Site | None) -> Sequence[Sequence[str]]:
-    """For each operator of a program the values that neither a later one nor another program takes.
-
-    Of the backward pass only gradients: what was kept may be looked up by tapes.
-    """
-    last: dict[str, int] = {}
-    if site is not None and operators is site.block.forward:
-        stays = {*site.block.kept, site.block.result, "loss"}
-        for at, operator in enumerate(operators):
-            last |= dict.fromkeys((*operator.inputs, *operator.outputs), at)
-    elif site is not None and operators is site.block.backward:
-        stays = {site.block.gradient}
-        made = {"grad:out", *(name for operator in operators for name in operator.outputs)}
-        for at, operator in enumerate(operators):
-            used = (*operator.inputs, *operator.outputs)
-            last |= dict.fromkeys((name for name in used if name in made), at)
-    else:
-        return [()] * len(operators)
-    found: list[list[str]] = [[] for _ in operators]
-    for name, at in last.items():
-        if name not in stays:
-            found[at].append(name)
-    return found
 
 
 def _accumulated(

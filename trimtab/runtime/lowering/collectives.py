@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
+from trimtab.runtime.compat import storage_of
 from trimtab.runtime.lowering.compression import Compressor
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
 from trimtab.runtime.lowering.packing import Rows, in_one
@@ -99,8 +100,8 @@ class Collectives:
         if self.compressor.takes(transfer):
             return self.compressor.all_reduce(line, self._route(gathering), transfer, key, tensors)
         flat = _packed(tensors, transfer)
-        if not gathering.is_last_use and flat.data_ptr() == tensors[0].data_ptr():
-            flat = flat.clone()
+        if not gathering.is_last_use and storage_of(flat) == storage_of(tensors[0]):
+            flat = flat.clone()  # The backend sums in place, and somebody may read the summand yet.
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
         return unpack(total, [tensor.shape for tensor in tensors])
 
@@ -111,17 +112,16 @@ class Collectives:
         """All tensors cut into a piece for each member; what is meant for one travels together."""
         operator, values, transfer = gathering.operator, gathering.values, gathering.transfer
         held = [self.extent(values[name]) for name in operator.inputs]
-        chunks = [
-            _packed(
-                [
-                    cut(tensor, extent, self.extent(values[name], member))
-                    for tensor, extent, name in zip(tensors, held, operator.outputs, strict=True)
-                ],
-                transfer,
-            )
-            for member in gathering.members
-        ]
-        return self._scattered(gathering, chunks)
+        # One vector for all: what is meant for a member stands together in it.
+        flat = _packed(
+            [
+                cut(tensor, extent, self.extent(values[name], member))
+                for member in gathering.members
+                for tensor, extent, name in zip(tensors, held, operator.outputs, strict=True)
+            ],
+            transfer,
+        )
+        return self._scattered(gathering, flat.chunk(len(gathering.members)))
 
     def _scatter_rows(self, gathering: Gathering, rows: Rows, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The same where every member's piece is a run of storage."""

@@ -32,9 +32,18 @@ class Compressor:
     residuals: dict[Key, Tensor] = field(default_factory=dict)
     factors: dict[Key, Tensor] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Begin anew: what was left over belongs to other weights."""
+        self.residuals.clear()
+        self.factors.clear()
+
     def takes(self, transfer: Transfer) -> bool:
         """Whether a transfer is one of these."""
         return transfer.compress in ("int8", "topk", "powersgd")
+
+    def held(self) -> list[Tensor]:
+        """What is kept between steps."""
+        return [*self.residuals.values(), *self.factors.values()]
 
     def all_reduce(
         self, line: Line, route: Route, transfer: Transfer, key: Key, tensors: Sequence[Tensor]
@@ -107,8 +116,8 @@ def _rounded(line: Line, flat: Tensor) -> tuple[Tensor, Tensor]:
 
 def _whole_numbers(line: Line, route: Route, flat: Tensor) -> tuple[Tensor, Tensor]:
     numbers, scale = _rounded(line, flat)
-    total = route.all_reduce(line, numbers.clone(), "sum")
-    return total.float() * scale, numbers.float() * scale
+    sent = numbers.float() * scale
+    return route.all_reduce(line, numbers, "sum").float() * scale, sent
 
 
 def _largest(line: Line, route: Route, flat: Tensor, fraction: float | None) -> tuple[Tensor, Tensor]:

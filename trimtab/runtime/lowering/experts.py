@@ -64,52 +64,57 @@ def _has_slot(chosen: Tensor, experts: int) -> Tensor:
     return (before <= capacity(tokens, top_k, experts)).view(top_k, tokens).T.float()
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """Taken slots: places of token, expert and slot, one entry each; experts and slots count from the rank's first."""
-
-    tokens: Tensor
-    experts: Tensor
-    slots: Tensor
-
-
 def dispatch(x_BSD: Tensor, gates_BSE: Tensor, regions: Sequence[Region], experts: Run, top_k: int) -> Tensor:
     """The tokens of each own expert [E, T, D]; slots that nobody takes are zero."""
-    each = capacity(regions[0].of(gates_BSE).shape[0], top_k, gates_BSE.shape[-1])
-    num_slots = each * len(regions)
-    found = x_BSD.new_zeros((experts.length, num_slots, x_BSD.shape[-1]))
-    for region, first in _slots(regions, num_slots):
-        taken = _taken(region.of(gates_BSE), experts)
-        found = found.index_put((taken.experts, taken.slots + first), region.of(x_BSD)[taken.tokens])
-    return found
+    found = []
+    for region in regions:
+        gates = region.of(gates_BSE)
+        each = capacity(gates.shape[0], top_k, gates.shape[-1])
+        found.append(_with_nobody(region.of(x_BSD))[_tokens_of_slots(gates, experts, each)])
+    return torch.cat(found, 1)
 
 
 def combine(outputs_ETD: Tensor, gates_BSE: Tensor, regions: Sequence[Region], experts: Run) -> Tensor:
     """For each token its experts' outputs times its gates [B, S, D], of the own experts."""
     samples, length, _ = gates_BSE.shape
     found = outputs_ETD.new_zeros((samples, length, outputs_ETD.shape[-1]))
-    for region, first in _slots(regions, outputs_ETD.shape[1]):
+    own = torch.arange(experts.start, experts.start + experts.length).clamp_max(gates_BSE.shape[-1] - 1)
+    for region, first, each in _slots(regions, outputs_ETD.shape[1]):
         gates = region.of(gates_BSE)
-        taken = _taken(gates, experts)
-        weights = gates[taken.tokens, taken.experts + experts.start]
-        answers = outputs_ETD[taken.experts, taken.slots + first] * weights[:, None].type_as(outputs_ETD)
-        summed = answers.new_zeros((gates.shape[0], answers.shape[-1])).index_add(0, taken.tokens, answers)
+        tokens_ET = _tokens_of_slots(gates, experts, each)
+        weights_ET = _with_nobody(gates)[tokens_ET, own[:, None]]
+        answers_ETD = outputs_ETD[:, first : first + each] * weights_ET[..., None].type_as(outputs_ETD)
+        summed = answers_ETD.new_zeros((gates.shape[0] + 1, answers_ETD.shape[-1])).index_add(
+            0, tokens_ET.flatten(), answers_ETD.flatten(0, 1)
+        )
         shape = found[region.samples, region.positions].shape
         found = found.clone()
-        found[region.samples, region.positions] = summed.view(shape)
+        found[region.samples, region.positions] = summed[:-1].view(shape)
     return found
 
 
-def _slots(regions: Sequence[Region], num_slots: int) -> list[tuple[Region, int]]:
-    """Each region with its first slot; all have equally many."""
+def _slots(regions: Sequence[Region], num_slots: int) -> list[tuple[Region, int, int]]:
+    """Each region with its first slot and how many it has; all have equally many."""
     assert num_slots % len(regions) == 0, (num_slots, len(regions))
     each = num_slots // len(regions)
-    return [(region, index * each) for index, region in enumerate(regions)]
+    return [(region, index * each, each) for index, region in enumerate(regions)]
 
 
-def _taken(gates: Tensor, experts: Run) -> _Taken:
-    """Who stands where, of the own experts."""
-    is_taken = gates.detach()[:, experts.start : experts.start + experts.real] > 0
-    slots = is_taken.long().cumsum(0) - 1
-    tokens, places = is_taken.nonzero(as_tuple=True)
-    return _Taken(tokens, places, slots[tokens, places])
+def _tokens_of_slots(gates: Tensor, experts: Run, each: int) -> Tensor:
+    """Which token of a region stands in which slot of the own experts [E, T]; the number of tokens where nobody does.
+
+    No shape depends on the gates: nothing waits for them, and what is computed is known before they are.
+    """
+    num_tokens = gates.shape[0]
+    is_taken = gates.detach()[:, experts.start : experts.start + experts.real].T > 0
+    # Whoever has no slot goes to a column behind the last, which is cut off.
+    slots = torch.where(is_taken, is_taken.long().cumsum(1) - 1, each)
+    tokens = torch.arange(num_tokens).expand_as(slots)
+    found = torch.full((experts.length, each + 1), num_tokens, dtype=torch.int64)
+    found[: experts.real].scatter_(1, slots, tokens)
+    return found[:, :each]
+
+
+def _with_nobody(rows: Tensor) -> Tensor:
+    """Rows [S, …] and one of zeros behind them."""
+    return torch.cat((rows, rows.new_zeros((1, *rows.shape[1:]))))

@@ -20,7 +20,7 @@ def highest(logits_BTV: Tensor, vocab: Run) -> Tensor:
 
 def vocabulary_sums(logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, vocab: Run) -> Tensor:
     """Of the own part: the sum of exponentials less the maximum, and the target's logit [B, T, 2]."""
-    sums_BT = torch.exp(_masked(logits_BTV, vocab) - highest_BT[..., None]).sum(-1)
+    sums_BT = (_masked(logits_BTV, vocab) - highest_BT[..., None]).exp_().sum(-1)
     own_BT, place_BT = _own_targets(targets_BT, vocab)
     aimed_BT = logits_BTV.float().gather(-1, place_BT[..., None])[..., 0] * own_BT
     return torch.stack((sums_BT, aimed_BT), dim=-1)
@@ -36,10 +36,11 @@ def loss_gradient(
     logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, sums_BT2: Tensor, vocab: Run
 ) -> Tensor:
     """Gradient of the own logits: the softmax less one at the target, zero where there is no target."""
-    weights_BTV = torch.exp(_masked(logits_BTV, vocab) - highest_BT[..., None]) / sums_BT2[..., :1]
+    # In place: logits are the largest activations of many networks.
+    weights_BTV = (_masked(logits_BTV, vocab) - highest_BT[..., None]).exp_().div_(sums_BT2[..., :1])
     own_BT, place_BT = _own_targets(targets_BT, vocab)
     weights_BTV.scatter_add_(-1, place_BT[..., None], -own_BT[..., None].float())
-    return weights_BTV * (targets_BT != IGNORED_TARGET)[..., None]
+    return weights_BTV.mul_((targets_BT != IGNORED_TARGET)[..., None])
 
 
 def whole_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:

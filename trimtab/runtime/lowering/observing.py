@@ -9,7 +9,7 @@ import numpy.typing as npt
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
-from trimtab.runtime.lowering.blocks import Scope
+from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.quantities import made_by, quantities_of
 from trimtab.runtime.lowering.sites import Site, sites_of
 
@@ -52,7 +52,7 @@ class Seen:
         return self.tensor.endswith(_AFTER)
 
 
-class Recorder:
+class Recorder(Observer):
     """Observes one rank.
 
     Args:
@@ -79,7 +79,7 @@ class Recorder:
         self.step = 0
         self.seen: list[Seen] = []
 
-    def __call__(self, scope: Scope, operator: Operator) -> None:
+    def made(self, scope: Scope, operator: Operator) -> None:
         """Look at what an operator has made."""
         if scope.site is None:
             self._look_at_update(scope, operator)

@@ -7,18 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trimtab.runtime.compat import storage_of
 from trimtab.runtime.lowering.extents import Extent
 
 
 def behind_each_other(tensors: Sequence[Tensor]) -> Tensor | None:
     """One vector over tensors that lie in one storage without a gap; None if they do not."""
     first = tensors[0]
-    storage, at = first.untyped_storage().data_ptr(), first.storage_offset()
+    storage, at = storage_of(first), first.storage_offset()
     for tensor in tensors:
         if (
             tensor.dtype is not first.dtype
             or not tensor.is_contiguous()
-            or tensor.untyped_storage().data_ptr() != storage
+            or storage_of(tensor) != storage
             or tensor.storage_offset() != at
         ):
             return None

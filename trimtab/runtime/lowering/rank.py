@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Network
+from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind, actions_of
@@ -28,27 +28,9 @@ from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holder
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.updating import Outcome, PieceOptimizer, Rules, Updater
+from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules, Updater
 from trimtab.runtime.lowering.wires import Sent, Wires
 from trimtab.runtime.weights.reading import Weights
-from trimtab.terms import InputError
-
-
-def refuse_unlowerable(network: Network) -> None:
-    """Refuse a network that a plan may have and a lowered one cannot compute.
-
-    Raises: InputError that names what it has and what would do.
-    """
-    if network.dropout:
-        raise InputError(
-            f"{network.name} has dropout {network.dropout:g}: a lowered plan draws no masks, for a mask belongs to whole "
-            "rows and ranks hold parts of them. Set model.dropout: 0."
-        )
-    if 0 < network.window < network.context:
-        raise InputError(
-            f"{network.name} has a window of {network.window} tokens in a context of {network.context}; attention "
-            f"under a window cannot be lowered. Set model.context: {network.window}, where both are the same."
-        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,7 +72,7 @@ class Flow:
             gradient.view(-1)[:1].fill_(math.nan)
 
 
-_Left = TypeVar("_Left")
+Left = TypeVar("Left")
 
 
 class Rank:
@@ -110,7 +92,8 @@ class Rank:
         feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
         weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
-        observe: Is told of every operator that has run.
+        observe: Looks at every operator.
+        read: The number in a tensor of one element.
 
     Raises: InputError for a network that cannot be computed so.
     """
@@ -128,6 +111,7 @@ class Rank:
         weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
         refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
@@ -135,14 +119,19 @@ class Rank:
         self._seed, self._weights = seed, weights
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
+        self._compressor = collectives.compressor
+        self._read = read
         self._sites = sites_of(plan)
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
         self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums)
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
+        ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
+        # Share by share what the ends add stays apart: so they have it that are on two ranks.
+        self._is_tied_at_once = ends and plan.update.is_tied_at_once and not adds_by_share
         self._added_up: list[dict[str, Tensor]] = []
         self._leaves: list[dict[str, Leaves]] = []
         self.is_torn = False
@@ -152,7 +141,12 @@ class Rank:
         """Take the initial weights, and forget all steps."""
         self.stored = self._initial(self._seed, self._weights)
         self._updater.begin(self.stored)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Weights and states are in place: go on from them. What compression has left over is forgotten."""
         self.is_torn = False
+        self._compressor.forget()
 
     def connect(self, transport: Transport) -> None:
         """Go on with other connections; what was under way on the old ones is forgotten."""
@@ -164,6 +158,11 @@ class Rank:
     def optimizer(self) -> PieceOptimizer:
         """Of the pieces that this rank updates."""
         return self._updater.optimizer
+
+    @property
+    def outer(self) -> OuterOptimizer:
+        """Of replicas that train apart."""
+        return self._updater.outer
 
     @property
     def replica(self) -> int:
@@ -178,6 +177,16 @@ class Rank:
     def extent(self, value: Value) -> Extent:
         """What the rank has of a value."""
         return self.layouts.extent(value.dims, value.shape, value.placements, self.rank)
+
+    def held(self) -> dict[str, list[Tensor]]:
+        """All that the rank keeps between steps, by class; a storage in several classes belongs to the last."""
+        states, constants = self._updater.held(), self._runner.constants()
+        return {
+            "constants": [*states["constants"], *constants],
+            "states": [*states["states"], *self._compressor.held()],
+            "gradients": [tensor for added_up in self._added_up for tensor in added_up.values()],
+            "parameters": list(self.stored.values()),
+        }
 
     def step(self, microbatches: Sequence[Microbatch], number: int) -> Outcome:
         """One optimizer step.
@@ -253,10 +262,13 @@ class Rank:
         """Nothing computed yet."""
         flow = Flow(microbatches=microbatches)
         self._added_up = [{} for _ in self._sites]
+        if self._is_tied_at_once:
+            self._added_up[-1] = self._added_up[0]
         self._leaves = [{} for _ in self._sites]
         targets = self._sites[-1].block.values["targets"]
         for _, whole in microbatches:
-            flow.num_tokens += int((self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET).sum())
+            own = self._feed_piece(whole, self.extent(targets)) != IGNORED_TARGET
+            flow.num_tokens += round(self._read(own.sum()))
         return flow
 
     def _replicas(self) -> list[int]:
@@ -293,10 +305,11 @@ class Rank:
             found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
-    def _gradients(self, by_site: Sequence[Mapping[str, _Left]]) -> dict[str, _Left]:
+    def _gradients(self, by_site: Sequence[Mapping[str, Left]]) -> dict[str, Left]:
         """What microbatches have left, by its name in the update."""
         values, found = self.plan.update.values, {}
-        for site, left in zip(self._sites, by_site, strict=True):
+        sites = self._sites[:-1] if self._is_tied_at_once else self._sites
+        for site, left in zip(sites, by_site, strict=False):
             for name, gradient in left.items():
                 found[site.added_up(name, values)] = gradient
         return found
@@ -313,18 +326,7 @@ class Rank:
         sites = [site for site in self._sites if site.stage == stage]
         stream = self._taken(Phase.FORWARD, stage - 1, stage, microbatch, flow) if stage else None
         for site in sites:
-            scope = self._scope(site, microbatch, Phase.FORWARD)
-            self._feed(scope, stream, flow)
-            self._gather(site, scope)
-            self._runner.run(site.block.forward, scope)
-            kept = {name: scope.tensors[name] for name in site.block.kept}
-            for operator in site.block.recompute:
-                scope.tapes.pop((operator.kind, operator.parameters), None)
-            flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
-            if site.block.result:
-                stream = scope.tensors[site.block.result]
-            else:
-                self._add_loss(scope.tensors["loss"], microbatch, flow)
+            stream = self._forward_block(site, microbatch, stream, flow)
         if stage < self._stages.num_stages - 1:
             assert stream is not None, "a stage hands on"
             self._hand(Phase.FORWARD, stage, stage + 1, microbatch, stream, flow)
@@ -336,27 +338,50 @@ class Rank:
             before = flow.losses.get((share, 1))
             flow.losses[share, 1] = loss.clone() if before is None else before.add_(loss)
 
+    def _forward_block(self, site: Site, microbatch: int, stream: Tensor | None, flow: Flow) -> Tensor | None:
+        """What a block hands on; None from the head, whose loss is added up."""
+        scope = self._scope(site, microbatch, Phase.FORWARD)
+        self._feed(scope, stream, flow)
+        self._gather(site, scope)
+        self._runner.take_turns(self._runner.turns(site.block).forward, scope)
+        kept = {name: scope.tensors[name] for name in site.block.kept}
+        for operator in site.block.recompute:
+            scope.tapes.pop((operator.kind, operator.parameters), None)
+        flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
+        if site.block.result:
+            return scope.tensors[site.block.result]
+        self._add_loss(scope.tensors["loss"], microbatch, flow)
+        return None
+
     def _backward(self, stage: int, microbatch: int, flow: Flow) -> None:
         sites = [site for site in self._sites if site.stage == stage]
         gradient = None
         if stage < self._stages.num_stages - 1:
             gradient = self._taken(Phase.BACKWARD, stage + 1, stage, microbatch, flow)
         for site in reversed(sites):
-            kept = flow.kept.pop((site.index, microbatch))
-            scope = self._scope(site, microbatch, Phase.BACKWARD)
-            scope.tensors |= kept.tensors
-            scope.tapes = kept.tapes
-            if gradient is not None:
-                scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
-            self._gather(site, scope)
-            scope.phase = Phase.RECOMPUTE
-            self._runner.run(site.block.recompute, scope)
-            scope.phase = Phase.BACKWARD
-            self._runner.run(site.block.backward, scope)
-            gradient = scope.tensors[site.block.gradient] if site.block.gradient else None
+            gradient = self._backward_block(site, microbatch, gradient, flow)
         if stage:
             assert gradient is not None, "a stage hands back"
             self._hand(Phase.BACKWARD, stage, stage - 1, microbatch, gradient, flow)
+
+    def _backward_block(
+        self, site: Site, microbatch: int, gradient: Tensor | None, flow: Flow
+    ) -> Tensor | None:
+        """The gradient of what a block was handed; None from the embedding."""
+        kept = flow.kept.pop((site.index, microbatch))
+        scope = self._scope(site, microbatch, Phase.BACKWARD)
+        scope.tensors |= kept.tensors
+        scope.tapes = kept.tapes
+        if gradient is not None:
+            scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])
+        gradient = None  # It lives as long as the block reads it.
+        self._gather(site, scope)
+        turns = self._runner.turns(site.block)
+        scope.phase = Phase.RECOMPUTE
+        self._runner.take_turns(turns.recompute, scope)
+        scope.phase = Phase.BACKWARD
+        self._runner.take_turns(turns.backward, scope)
+        return scope.tensors[site.block.gradient] if site.block.gradient else None
 
     def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""

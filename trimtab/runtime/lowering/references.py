@@ -109,7 +109,8 @@ class DecoderDevice:
         clip = self._rules.clip
         scale = 1.0 / num_tokens if clip is None or norm <= clip else clip / norm / num_tokens
         rate = self._rules.learning_rate(number)
-        self.load(self._optimizer.step(self.weights, gradients, scale=scale, lr=rate))
+        for name, parameter in self._decoder.named_parameters():
+            parameter.data = self._optimizer.step(name, parameter.data, gradients[name], scale=scale, lr=rate)
         self.gradients.append(gradients)
         self.outcomes.append(Outcome(num_tokens=num_tokens, loss=total / num_tokens, norm=norm))
 

@@ -26,7 +26,7 @@ class Route:
     levels: tuple[tuple[int | None, ...], ...] = ()
 
     def all_reduce(self, line: Line, flat: Tensor, operation: str) -> Tensor:
-        """The sum or maximum over all places, at every place; the vector may be overwritten."""
+        """The sum or maximum over all places, at every place; may be written over ``flat``."""
         combine = _COMBINE[operation]
         match self.name:
             case "native":
@@ -64,7 +64,17 @@ class Route:
         return _ring_gather(line, piece)
 
 
-_COMBINE: dict[str, Combine] = {"sum": torch.add, "max": torch.maximum}
+def _added(total: Tensor, arrived: Tensor) -> Tensor:
+    """The sum, in place of what has just arrived: no third vector lives meanwhile."""
+    return torch.add(total, arrived, out=arrived)
+
+
+def _larger(total: Tensor, arrived: Tensor) -> Tensor:
+    """As ``_added``."""
+    return torch.maximum(total, arrived, out=arrived)
+
+
+_COMBINE: dict[str, Combine] = {"sum": _added, "max": _larger}
 
 
 def _ring_sum(line: Line, flat: Tensor, combine: Combine) -> Tensor:
@@ -148,8 +158,7 @@ def _recursive_doubling(line: Line, flat: Tensor, combine: Combine) -> Tensor:
     while distance < line.size:
         partner = line.place ^ distance
         arrived = line.swap(partner, total, partner, total)
-        # In order of place, so that both partners get the same bits.
-        total = combine(total, arrived) if line.place < partner else combine(arrived, total)
+        total = combine(total, arrived)  # Of two summands: both partners get the same bits.
         distance *= 2
     return total
 

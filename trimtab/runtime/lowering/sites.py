@@ -1,5 +1,6 @@
 """Every block of a network where it runs: the embedding, each layer, the head, with their stages."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,10 +80,11 @@ def update_holders(plan: Plan) -> Mapping[str, frozenset[int]]:
     stages, everyone = Stages(plan), frozenset(range(plan.mesh.num_devices))
     last = plan.pipeline.num_stages - 1
 
-    def at(held: Sequence[int]) -> frozenset[int]:
+    @functools.cache
+    def at(held: tuple[int, ...]) -> frozenset[int]:
         return frozenset(rank for rank in everyone if stages.holds(rank, held))
 
-    found: dict[str, frozenset[int]] = {"num_tokens": everyone, "loss": at([last])}
+    found: dict[str, frozenset[int]] = {"num_tokens": everyone, "loss": at((last,))}
     found |= {f"param:{name}": at(parameter.stages) for name, parameter in plan.parameters.items()}
     for name in plan.update.values:
         if name.startswith("acc:") and "~" not in name and "@" not in name and "/" not in name:

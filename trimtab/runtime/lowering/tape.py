@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
+from trimtab.runtime.compat import storage_of
+
 Lookup = Callable[[str], Tensor]
 """A value by name."""
 
@@ -114,15 +116,16 @@ class _Saved:
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self.lookup: Lookup | None = None
         self._named: dict[int, tuple[str, Tensor]] | None = {
-            tensor.untyped_storage().data_ptr(): (name, tensor) for name, tensor in named.items()
+            storage_of(tensor): (name, tensor) for name, tensor in named.items()
         }
         self._notes: list[_Note] = []
 
     def pack(self, tensor: Tensor) -> _Note:
         """Note a tensor, by name if it belongs to a value."""
-        note = _Note(tensor, "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        # Detached: an output that its own operator saves would keep the graph alive, and the graph it, for ever.
+        note = _Note(tensor.detach(), "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         assert self._named is not None, "nothing is saved once the operator has run"
-        known = self._named.get(tensor.untyped_storage().data_ptr())
+        known = self._named.get(storage_of(tensor))
         if known is not None:
             _rename(note, *known)
         self._notes.append(note)
@@ -138,13 +141,9 @@ class _Saved:
 
     def close(self, name: str | None, output: Tensor) -> None:
         """The operator has run: its output may have been saved before it had a name."""
-        pointer = output.untyped_storage().data_ptr()
+        pointer = storage_of(output)
         for note in self._notes:
-            if (
-                name is not None
-                and note.tensor is not None
-                and note.tensor.untyped_storage().data_ptr() == pointer
-            ):
+            if name is not None and note.tensor is not None and storage_of(note.tensor) == pointer:
                 _rename(note, name, output)
         self._named = None
         self._notes.clear()

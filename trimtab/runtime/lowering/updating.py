@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from trimtab.plan.bound import Averaging
 from trimtab.plan.layout import ALIGNMENT
+from trimtab.plan.lifetimes import norm_piece, update_turns
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
@@ -19,7 +20,7 @@ from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Stages, sites_of, update_holders
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.norms import BinnedSum, binned_sum_of_squares
-from trimtab.runtime.optimizers import AdamW, OptimizerSettings, is_decayed
+from trimtab.runtime.optimizers import FUSED_DEVICES, AdamW, OptimizerSettings, is_decayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,137 +54,110 @@ class Outcome:
 
 
 class PieceOptimizer:
-    """The optimizer of one rank, on the pieces that it updates: flat fp32 vectors, all in one step.
+    """The optimizer of one rank, on the pieces that it updates: flat fp32 vectors, one for each parameter.
 
-    Vectors have a multiple of 16 elements, the last ones unused: fused CPU kernels treat what is left after their last
-    vector register apart, and so would tell where a tensor has been cut.
+    A vector whose elements are no multiple of 16 is updated in a longer copy: fused CPU kernels treat what is left after
+    their last vector register apart, and so would tell where a tensor has been cut.
 
     Args:
         settings: Which optimizer.
         updated: The parameters of the rank with the elements of their pieces.
 
     Attributes:
-        masters: fp32 copies of parameters that are kept in a narrower type.
+        masters: fp32 copies of parameters that are kept in a narrower type, flat; write to them to load.
+        states: By name of the state and of the parameter, flat; write to them to load.
         is_new: Whether masters are to be taken from the pieces of the first step.
     """
 
     def __init__(self, settings: OptimizerSettings, updated: Mapping[str, tuple[Parameter, int]]) -> None:
-        self._settings = settings
         self.is_new = True
-        self._numels = {name: numel for name, (_, numel) in updated.items()}
-        self._vectors = {
-            name: torch.nn.Parameter(torch.zeros(_padded(numel))) for name, numel in self._numels.items()
-        }
+        numels = {name: numel for name, (_, numel) in updated.items()}
         self.masters = {
-            name: self._vectors[name].data for name, (parameter, _) in updated.items() if parameter.has_master
+            name: torch.zeros(numels[name])
+            for name, (parameter, _) in updated.items()
+            if parameter.has_master
         }
-        decays = {name: is_decayed(parameter.shape) for name, (parameter, _) in updated.items()}
-        self._optimizer = settings.build(
-            [
-                {
-                    "params": [vector for name, vector in self._vectors.items() if decays[name] is is_on],
-                    "weight_decay": settings.weight_decay if is_on else 0.0,
-                }
-                for is_on in (True, False)
-            ],
-            fused=True,
-        )
-        for vector in self._vectors.values():
-            state = {name: torch.zeros_like(vector.data) for name in settings.states}
+        self.states = {
+            state: {name: torch.zeros(numel) for name, numel in numels.items()} for state in settings.states
+        }
+        self._nothing = torch.empty(0)
+        self._vectors = {name: torch.nn.Parameter(self._nothing) for name in numels}
+        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._counts: list[Tensor] = []
+        for name, vector in self._vectors.items():
+            decay = settings.weight_decay if is_decayed(updated[name][0].shape) else 0.0
+            group = {"params": [vector], "weight_decay": decay}
+            self._optimizers[name] = settings.build([group], fused=vector.device.type in FUSED_DEVICES)
             if isinstance(settings, AdamW):
-                state["step"] = torch.zeros((), dtype=torch.float32)
-            self._optimizer.state[vector].update(state)
+                # Without numbers, too, steps are counted: torch reads the count of an optimizer that is not fused.
+                device = "cpu" if vector.device.type == "meta" else vector.device
+                count = torch.zeros((), dtype=torch.float32, device=device)
+                self._optimizers[name].state[vector]["step"] = count
+                self._counts.append(count)
 
-    def step(
-        self,
-        pieces: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        *,
-        scale: float,
-        lr: float,
-        overwrites: bool = False,
-    ) -> dict[str, Tensor]:
-        """The updated pieces; a piece in fp32 may be updated in place.
+    def step(self, name: str, piece: Tensor, gradient: Tensor, *, scale: float, lr: float) -> Tensor:
+        """The updated piece; a piece in fp32 may be updated in place.
 
         Args:
-            pieces: By parameter.
-            gradients: Sums, of the same shapes.
+            name: Of the parameter.
+            piece: Of its weights.
+            gradient: Sum, of the same shape.
             scale: Turns a sum into the clipped mean.
             lr: Rate of this step.
-            overwrites: Whether gradients may be scaled in place.
         """
-        for name, piece in pieces.items():
-            vector = self._vectors[name]
-            if name not in self.masters:
-                vector.data = _padded_vector(piece)
-            elif self.is_new:
-                self.masters[name][: piece.numel()].copy_(piece.reshape(-1))
-            gradient = _padded_vector(gradients[name])
-            # A second vector of all gradients would be as large again.
-            vector.grad = gradient.mul_(scale) if overwrites else gradient * scale
-        for group in self._optimizer.param_groups:
+        vector, optimizer, numel = self._vectors[name], self._optimizers[name], piece.numel()
+        weights = piece.reshape(-1)
+        if name in self.masters:
+            if self.is_new:
+                self.masters[name].copy_(weights)
+            weights = self.masters[name]
+        held = {state: tensors[name] for state, tensors in self.states.items()}
+        vector.data = _padded_vector(weights)
+        vector.grad = _padded_vector(gradient) * scale
+        optimizer.state[vector].update({state: _padded_vector(tensor) for state, tensor in held.items()})
+        for group in optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
-        self.is_new = False
-        updated = {}
-        for name, piece in pieces.items():
-            vector = self._vectors[name]
-            vector.grad = None
-            updated[name] = vector.data[: piece.numel()].to(piece.dtype).view(piece.shape)
-            if name not in self.masters:
-                vector.data = vector.data.new_empty(0)
-        return updated
+        optimizer.step()
+        updated = vector.data[:numel]
+        if numel % ALIGNMENT:
+            for state, tensor in held.items():
+                tensor.copy_(optimizer.state[vector][state][:numel])
+            updated = weights.copy_(updated)
+        # Between steps it would hold pieces and copies that are stored nowhere else.
+        vector.grad, vector.data = None, self._nothing
+        optimizer.state[vector].update(dict.fromkeys(held, self._nothing))
+        return updated.to(piece.dtype).view(piece.shape)
 
     def begin(self) -> None:
         """Forget all steps."""
         self.is_new = True
         self.num_steps = 0
-        for tensors in self.states().values():
+        for tensors in self.states.values():
             for tensor in tensors.values():
                 tensor.zero_()
 
     @property
-    def state_names(self) -> tuple[str, ...]:
-        """What is kept beside the weights."""
-        return self._settings.states
-
-    def master(self, name: str) -> Tensor:
-        """The fp32 copy of a parameter, flat, without the unused elements; write to it to load."""
-        return self.masters[name][: self._numels[name]]
-
-    def states(self) -> dict[str, dict[str, Tensor]]:
-        """By name of the state and of the parameter the flat elements, without the unused ones; write to them to load."""
-        return {
-            state: {name: self._held(name, state)[:numel] for name, numel in self._numels.items()}
-            for state in self._settings.states
-        }
-
-    @property
     def num_steps(self) -> int:
-        """Steps applied so far, as bias correction counts them."""
-        counts = {int(state["step"]) for state in self._optimizer.state.values() if "step" in state}
+        """Steps applied so far, as bias correction counts them; 0 for an optimizer that does not."""
+        counts = {int(count) for count in self._counts}
         assert len(counts) <= 1, counts
         return counts.pop() if counts else 0
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
-        for state in self._optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(num_steps)
+        for count in self._counts:
+            count.fill_(num_steps)
 
-    def _held(self, name: str, state: str) -> Tensor:
-        held: Tensor = self._optimizer.state[self._vectors[name]][state]
-        return held
-
-
-def _padded(numel: int) -> int:
-    return -(-numel // ALIGNMENT) * ALIGNMENT
+    def held(self) -> Mapping[str, list[Tensor]]:
+        """What it keeps between steps: states, master copies among them, and torch's counters of steps."""
+        states = [tensor for tensors in self.states.values() for tensor in tensors.values()]
+        return {"states": [*self.masters.values(), *states], "constants": self._counts}
 
 
 def _padded_vector(piece: Tensor) -> Tensor:
     """In fp32 and a multiple of 16 elements long; the piece itself where it is so."""
     flat = piece.reshape(-1).float()
-    missing = _padded(flat.numel()) - flat.numel()
+    missing = -flat.numel() % ALIGNMENT
     return functional.pad(flat, (0, missing)) if missing else flat
 
 
@@ -196,26 +170,34 @@ class OuterOptimizer:
 
     def __init__(self, averages: Mapping[str, Mapping[str, Averaging]]) -> None:
         self._averages = averages
-        self._anchors: dict[tuple[str, str], Tensor] = {}
-        self._momenta: dict[tuple[str, str], Tensor] = {}
+        self.anchors: dict[tuple[str, str], Tensor] = {}
+        self.momenta: dict[tuple[str, str], Tensor] = {}
+
+    def axes(self, name: str) -> list[str]:
+        """Over which replicas of a parameter keep an anchor and a momentum."""
+        averages = self._averages.get(name, {})
+        return [axis for axis, averaging in averages.items() if averaging.outer == "nesterov"]
 
     def begin(self, name: str, piece: Tensor) -> None:
         """Remember the first weights of a parameter."""
-        for axis, averaging in self._averages.get(name, {}).items():
-            if averaging.outer == "nesterov":
-                self._anchors[name, axis] = piece.clone()
-                self._momenta[name, axis] = torch.zeros_like(piece)
+        for axis in self.axes(name):
+            self.anchors[name, axis] = piece.clone()
+            self.momenta[name, axis] = torch.zeros_like(piece)
 
     def meet(self, name: str, axis: str, mean: Tensor) -> Tensor:
         """The weights to go on with."""
         averaging = self._averages[name][axis]
         if averaging.outer != "nesterov":
             return mean
-        anchor, momentum = self._anchors[name, axis], self._momenta[name, axis]
+        anchor, momentum = self.anchors[name, axis], self.momenta[name, axis]
         gradient = anchor - mean
         momentum.mul_(averaging.momentum).add_(gradient)
         anchor -= gradient + averaging.momentum * momentum
         return anchor.clone()
+
+    def held(self) -> list[Tensor]:
+        """What it keeps between steps."""
+        return [*self.anchors.values(), *self.momenta.values()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,6 +223,7 @@ class Updater:
         layouts: Extents on the mesh.
         runner: Of operators.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
+        read: The number in a tensor of one element.
     """
 
     def __init__(
@@ -251,12 +234,14 @@ class Updater:
         layouts: Layouts,
         runner: OperatorRunner,
         sums: ShareSums | None = None,
+        read: Callable[[Tensor], float] = float,
     ) -> None:
         self._plan, self._rank, self._rules, self._runner, self._sums = plan, rank, rules, runner, sums
+        self._read = read
         self._stages = Stages(plan)
         self._places = layouts.places[rank]
         self.holders = update_holders(plan)
-        self._updates = [
+        updates = [
             operator
             for operator in plan.update.operators
             if operator.kind is OperatorKind.UPDATE and self._takes_part(operator)
@@ -269,19 +254,25 @@ class Updater:
                     plan.parameters[operator.parameters[0]],
                     layouts.numel(values[operator.outputs[0]], rank),
                 )
-                for operator in self._updates
+                for operator in updates
             },
         )
         self.outer = OuterOptimizer(plan.bound.averages)
         self._final = _final_names(plan)
         self._met = _met_axes(plan)
         self.parts_of_tied = _parts_of_tied(plan)
+        self._turns = update_turns(plan.update, {*self._final, *self._final.values()})
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
         """Tell it the first weights, and forget all steps."""
         self.optimizer.begin()
         for name, piece in stored.items():
             self.outer.begin(name, piece)
+
+    def held(self) -> Mapping[str, list[Tensor]]:
+        """What is kept between steps beside parameters and gradients, by class."""
+        kept = self.optimizer.held()
+        return {**kept, "states": [*kept["states"], *self.outer.held()]}
 
     def run(
         self,
@@ -311,17 +302,25 @@ class Updater:
         apart: dict[str, _Leaves] = {}
         if self._sums is not None:
             self._set_apart(leaves, apart, scope)
-        for operator in self._plan.update.operators:
-            if operator.kind is OperatorKind.SLICE and operator.outputs[0] in scope.tensors:
-                continue  # The updates have needed it before.
-            if operator.kind is OperatorKind.NORM_SQUARE or self._takes_part(operator):
-                if any(name in apart for name in operator.inputs):
-                    self._run_apart(operator, scope, apart, step)
-                else:
-                    self._run(operator, scope, step)
+        for turn in self._turns:
+            self._take(turn.operator, scope, apart, step)
+            for name in turn.dead:
+                scope.tensors.pop(name, None)
+                apart.pop(name, None)
         for name in stored:
             stored[name] = scope.tensors[self._plan.update.results[name]]
-        return self._outcome(scope)
+        outcome = self._outcome(scope)
+        if outcome.num_tokens:
+            self.optimizer.is_new = False
+        return outcome
+
+    def _take(self, operator: Operator, scope: Scope, apart: dict[str, _Leaves], step: int) -> None:
+        if operator.kind is not OperatorKind.NORM_SQUARE and not self._takes_part(operator):
+            return
+        if any(name in apart for name in operator.inputs):
+            self._run_apart(operator, scope, apart, step)
+        else:
+            self._run(operator, scope, step)
 
     # Shares that have not all met.
 
@@ -374,6 +373,7 @@ class Updater:
         return any(holds) if operator.kind is OperatorKind.SUM else all(holds)
 
     def _run(self, operator: Operator, scope: Scope, step: int) -> None:
+        self._runner.begin(scope, operator)
         match operator.kind:
             case OperatorKind.SET_APART:
                 scope.tensors[operator.outputs[0]] = scope.tensors[operator.inputs[0]]
@@ -427,7 +427,8 @@ class Updater:
             return torch.tensor(exact.to_limbs(), dtype=torch.int64)
         total = torch.zeros((), dtype=torch.float64)
         for gradient in own:
-            total += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
+            for part in torch.split(gradient.reshape(-1), norm_piece(gradient.numel())):
+                total += torch.linalg.vector_norm(part, dtype=torch.float64).square()
         return total.float()
 
     def _add_limbs(self, operator: Operator, scope: Scope, members: frozenset[int]) -> None:
@@ -446,32 +447,12 @@ class Updater:
         return is_first and self._stages.holds(self._rank, parameter.stages[:1])
 
     def _update(self, operator: Operator, scope: Scope, step: int) -> None:
-        """All updates at the first one whose turn it is: what later ones need is sliced or already there."""
-        if operator.outputs[0] in scope.tensors:
-            return
-        for later in self._plan.update.operators:
-            is_needed = later.kind is OperatorKind.SLICE and later.inputs[0].startswith("param:")
-            if is_needed and self._takes_part(later) and later.outputs[0] not in scope.tensors:
-                self._runner.run_one(later, scope, self._members(later))
-        names = [update.parameters[0] for update in self._updates]
-        pieces = {
-            name: scope.tensors[update.inputs[1]] for name, update in zip(names, self._updates, strict=True)
-        }
+        gradient, piece = (scope.tensors[name] for name in operator.inputs)
         scale = self._scale(scope)
         if scale is not None:
-            gradients = {
-                name: scope.tensors[update.inputs[0]]
-                for name, update in zip(names, self._updates, strict=True)
-            }
-            pieces = self.optimizer.step(
-                pieces,
-                gradients,
-                scale=scale,
-                lr=self._rules.learning_rate(step),
-                overwrites=not self._runner.is_observed,
-            )
-        for name, update in zip(names, self._updates, strict=True):
-            scope.tensors[update.outputs[0]] = pieces[name]
+            rate = self._rules.learning_rate(step)
+            piece = self.optimizer.step(operator.parameters[0], piece, gradient, scale=scale, lr=rate)
+        scope.tensors[operator.outputs[0]] = piece
 
     def _scale(self, scope: Scope) -> float | None:
         """One factor that turns the sum of gradients into the clipped mean; None for a step that is not applied.
@@ -496,7 +477,7 @@ class Updater:
 
     def _number(self, name: str, scope: Scope) -> float:
         found = scope.tensors[self._final.get(name, name)]
-        return BinnedSum.from_limbs(found.tolist()).to_float() if found.dim() else float(found)
+        return BinnedSum.from_limbs(found.tolist()).to_float() if found.dim() else self._read(found)
 
     def _average(self, operator: Operator, scope: Scope, step: int) -> None:
         if (step + 1) % operator.every:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.accounting import unplanned
@@ -24,7 +25,7 @@ from trimtab.runtime.lowering.exactness import exact, set_aside
 from trimtab.runtime.lowering.extents import Layouts
 from trimtab.runtime.lowering.numbers import Numbers, comes_before
 from trimtab.runtime.lowering.observing import Array, Recorder, Seen, by_tensor, weights_after
-from trimtab.runtime.lowering.rank import Rank, refuse_unlowerable
+from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.references import DecoderDevice, Meeting, OneDevice
 from trimtab.runtime.lowering.replicas import Replica, regions_of, replicas_of
 from trimtab.runtime.lowering.updating import Outcome, Rules
@@ -128,7 +129,7 @@ def verify(question: Question, crew: Crew) -> Verdict:
     plan = exact(question.plan)
     refuse_unlowerable(plan.network)
     rules = Rules(
-        optimizer=_tamed(question.optimizer), learning_rate=_Rate(question.optimizer.lr), clip=question.clip
+        optimizer=_tamed(question.optimizer), learning_rate=Rate(question.optimizer.lr), clip=question.clip
     )
     batches = [
         microbatches_of(plan.work, *ragged_batch(plan, question.seed, step)) for step in range(question.steps)
@@ -175,7 +176,7 @@ def run_rank(wires: Wires, order: _Order) -> RankRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate:
+class Rate:
     """The same learning rate in every step."""
 
     lr: float

@@ -169,7 +169,7 @@ class Line:
     # Collectives of the backend.
 
     def all_reduce(self, flat: Tensor, operation: str) -> Tensor:
-        """The sum or maximum over all places; a contiguous vector is overwritten."""
+        """The sum or maximum over all places, in place of what was given."""
         total = _sendable(flat, self._what)
         piece = -(-flat.numel() // self.size)
         self._count_native(OperatorKind.ALL_REDUCE, flat, piece)
@@ -275,4 +275,4 @@ class _Naming:
 
 
 Combine = Callable[[Tensor, Tensor], Tensor]
-"""Sum or maximum of two tensors of one shape."""
+"""Sum or maximum of two tensors of one shape, written over the second."""

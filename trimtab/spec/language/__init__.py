@@ -1,5 +1,6 @@
 """What do the formulas of the strategy language say?"""
 
+from trimtab.spec.language.adoption import unsupported_beside_script
 from trimtab.spec.language.conditions import check_condition
 from trimtab.spec.language.defaults import DEFAULTS
 from trimtab.spec.language.meaning import (
@@ -115,5 +116,6 @@ __all__ = [
     "print_statement",
     "resolve_layout",
     "resolve_mesh",
+    "unsupported_beside_script",
     "unsupported_by_runtime",
 ]

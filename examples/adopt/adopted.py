@@ -1,0 +1,34 @@
+"""A small network learns which of two spirals a point is on."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import trimtab
+
+STEPS = 200
+
+
+def batch(positions):
+    """The samples at some positions of an endless stream: points [B, 2] and the spiral of each [B]."""
+    numbers = torch.arange(positions.start, positions.stop)
+    angles = 0.4 + 3 * math.pi * ((numbers * 0.6180339887) % 1)
+    spirals = numbers % 2
+    turned = angles + math.pi * spirals
+    return torch.stack([angles * turned.cos(), angles * turned.sin()], dim=1) / 10, spirals
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+
+session = trimtab.adopt(model, optimizer, "examples/adopt/adopted.yaml", scheduler=scheduler)
+for step in session.steps():
+    for points, spirals in step.microbatches(batch):
+        loss = functional.cross_entropy(model(points), spirals, reduction="sum")
+        step.backward(loss, len(spirals))
+    if step.number % 50 == 49:
+        print(f"step {step.number + 1}  loss {step.loss:.4f}")

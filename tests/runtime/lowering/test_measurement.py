@@ -1,0 +1,144 @@
+"""Are bytes, memory and times of real steps those that are predicted, whatever the layout?"""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.lowering.small_plans import ROTARY, question, small_plan
+from tests.runtime.lowering.test_layouts import FAST, SLOW, Layout
+from trimtab.cost.counts import counts_of
+from trimtab.cost.step_memory import StepMemory, constant_bytes
+from trimtab.plan.program import Phase
+from trimtab.runtime.lowering import Crew
+from trimtab.runtime.lowering.accounting import unplanned
+from trimtab.runtime.lowering.measurement import StepTimes, measure, waits_of
+from trimtab.runtime.lowering.measurement.storages import StorageTracker
+from trimtab.runtime.lowering.measurement.times import Run
+from trimtab.runtime.lowering.wires import Sent
+
+PEAK = 0.06
+"""Part of a predicted peak that a measured one may differ by. The bar is a tenth; indices and gradients of experts, and
+paddings of stored pieces, are what is not exact."""
+
+MORE: dict[str, Layout] = {
+    "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
+    "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
+}
+
+
+def _check(layout: Layout, crew_of: Callable[[int], Crew]) -> None:
+    devices, text, fields, more = layout
+    plan = small_plan(text, devices, **more, **fields)
+    trial = measure(question(plan, steps=1), crew_of(devices))
+    assert list(unplanned(plan, [rank.counts for rank in trial.ranks], trial.num_steps)) == []
+    counts = counts_of(plan)
+    memory = StepMemory(plan, counts)
+    for number, group in enumerate(counts.groups):
+        held = {table.table.value: table.device_bytes for table in counts.holdings.of(group.stages)}
+        expected = {
+            "parameters": held["params"],
+            "gradients": held["grads"],
+            "states": held["states"],
+            "constants": constant_bytes(plan, counts, group.stages),
+        }
+        predicted = max(classes.total for classes in memory.of(number).values())
+        for rank in group.ranks:
+            found = trial.ranks[rank]
+            assert found.memory.held == {name: size for name, size in expected.items() if size}
+            assert found.memory.peak_bytes == pytest.approx(predicted, rel=PEAK)
+            _check_times(found.steps)
+
+
+def _check_times(steps: Any) -> None:
+    """All classes are times, and no class claims what another has."""
+    for step in steps:
+        assert step.computing_ns[Phase.FORWARD] > 0
+        assert step.computing_ns[Phase.UPDATE] > 0
+        assert step.unattributed_ns > 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", FAST)
+def test_bytes_and_memory_are_as_predicted(name: str, crew_of: Callable[[int], Crew]) -> None:
+    """A plan that was said to fit would die on its device, or leave half of it idle."""
+    _check(FAST[name], crew_of)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", [*SLOW, *MORE])
+def test_bytes_and_memory_are_as_predicted_in_every_layout(name: str, crew_of: Callable[[int], Crew]) -> None:
+    """As above, for layouts that users combine less often."""
+    _check({**SLOW, **MORE}[name], crew_of)
+
+
+def test_a_storage_counts_once_and_until_it_is_freed() -> None:
+    """Views counted again, or what is gone counted still, would make every figure too high."""
+    tracker = StorageTracker()
+    with tracker:
+        first = torch.zeros(1000)
+        views = [first.view(10, 100), first[:5]]
+        assert tracker.bytes_by_label == {"working": 4000}
+        tracker.label = "buffers"
+        second = first + 1
+        assert tracker.bytes_by_label == {"working": 4000, "buffers": 4000}
+        tracker.relabel([views[0]], "parameters")
+        del second
+        assert tracker.bytes_by_label == {"parameters": 4000}
+        del first
+        assert tracker.bytes_by_label == {"parameters": 4000}
+        views.clear()
+        assert tracker.bytes_by_label == {}
+    assert tracker.peak.total_bytes == 8000
+    assert tracker.peak.by_label == {"working": 4000, "buffers": 4000}
+
+
+def test_what_others_have_made_is_left_out() -> None:
+    """A batch that the caller holds is not the rank's memory."""
+    tracker, batch = StorageTracker(), torch.zeros(1000)
+    tracker.leave_out([batch])
+    with tracker:
+        part = batch[:10]
+        assert tracker.bytes_by_label == {}
+    assert part.sum() == 0
+
+
+def test_who_comes_first_waits_for_who_comes_last() -> None:
+    """Transfer and skew ask for different remedies: another route, or another balance."""
+    what = Sent("update", "update", "all_reduce", ("x",), ("dp",), "native")
+    early = _step([Run(what=what, members=(0, 1), start_ns=100, end_ns=400, busy_ns=300)])
+    late = _step([Run(what=what, members=(0, 1), start_ns=350, end_ns=400, busy_ns=50)])
+    found = waits_of([early, late])
+    assert [(one.busy_ns[what], one.late_ns[what], one.runs[what]) for one in found] == [
+        (300, 250, 1),
+        (50, 0, 1),
+    ]
+
+
+def test_runs_of_one_collective_are_told_apart() -> None:
+    """The second run of one rank is the second of the other, not the first."""
+    what = Sent("head", "forward", "all_gather", ("x",), ("tp",), "native")
+
+    def runs(*starts: int) -> StepTimes:
+        return _step(
+            [Run(what=what, members=(0, 1), start_ns=at, end_ns=at + 10, busy_ns=10) for at in starts]
+        )
+
+    found = waits_of([runs(100, 200), runs(104, 197)])
+    assert [one.late_ns[what] for one in found] == [4, 3]
+
+
+def test_classes_of_time_add_up_to_the_step() -> None:
+    """A class that nobody sees hides time; what is left over is told."""
+    what = Sent("head", "forward", "all_gather", ("x",), ("tp",), "native")
+    step = _step([Run(what=what, members=(0, 1), start_ns=5, end_ns=25, busy_ns=20)])
+    assert step.collectives_ns == 20
+    assert step.unattributed_ns == 1000 - 20 - 30 - 400
+
+
+def _step(runs: list[Run]) -> StepTimes:
+    computing = MappingProxyType({Phase.FORWARD: 300, Phase.UPDATE: 100})
+    return StepTimes(wall_ns=1000, computing_ns=computing, pipeline_ns=30, runs=runs)

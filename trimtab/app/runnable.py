@@ -1,0 +1,60 @@
+"""What is refused, or said, before a run of ranks that hold pieces is started."""
+
+from trimtab.app.compiling import compiled
+from trimtab.app.errors import JobReadError
+from trimtab.app.output import say
+from trimtab.plan.explanation import obstacle_to_same_bits
+from trimtab.plan.lowerable import refuse_unlowerable
+from trimtab.plan.physical import Plan
+from trimtab.spec import LoadedJob, StrategyError
+from trimtab.spec.language import is_replicated, unsupported_beside_script, unsupported_by_runtime
+from trimtab.terms import OnLoss
+
+_SHARES, _ON_LOSS = "fault_tolerance.shares", "fault_tolerance.on_loss"
+
+
+def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> None:
+    """Refuse what can be explained and not be run.
+
+    Args:
+        loaded: Read and checked.
+        is_resumed: Whether the job is that of a run that was begun: its number of shares was decided then.
+
+    Raises: StrategyError with every statement that the runtime has not yet, that cannot be given to a script, or that
+        the formulas cannot mean;
+        JobReadError at the line of a key that asks for more than the layout can give; InputError for a network that
+        cannot be lowered.
+    """
+    unsupported = unsupported_by_runtime if loaded.job.script is None else unsupported_beside_script
+    problems = unsupported(loaded.program)
+    if problems:
+        raise StrategyError(problems, loaded.program.documents)
+    if loaded.job.script is not None or is_replicated(loaded.program):
+        return
+    plan = compiled(loaded)
+    refuse_unlowerable(plan.network)
+    _refuse_shares(loaded, plan, is_resumed=is_resumed)
+    asked = loaded.job.fault_tolerance.on_loss
+    if asked not in (OnLoss.ROLLBACK, OnLoss.AUTO):
+        raise JobReadError(
+            f"{loaded.origins[_ON_LOSS]}  on_loss {asked} survives inside the step; where ranks hold pieces this release "
+            "replaces the lost rank, and all go back to the newest checkpoint\n  Use on_loss: rollback, or auto."
+        )
+    if asked is OnLoss.AUTO:
+        say(
+            "note: ranks hold pieces: when one is lost it is replaced, and all go back to the newest checkpoint"
+        )
+
+
+def _refuse_shares(loaded: LoadedJob, plan: Plan, *, is_resumed: bool) -> None:
+    obstacle = obstacle_to_same_bits(plan)
+    if obstacle is None or loaded.job.fault_tolerance.shares == "off":
+        return
+    if is_resumed or loaded.origins[_SHARES].startswith("auto"):
+        say(f"note: {obstacle.reason}: gradients are added in the backend's order, not share by share")
+        return
+    lines = [f"{loaded.origins[_SHARES]}  shares promise the same bits in any layout, and {obstacle.reason}"]
+    if obstacle.line is not None:
+        lines.append(f"{obstacle.line.source}:{obstacle.line.line}  this is the line that rules them out")
+    lines.append("  Use shares: off, or leave shares to auto.")
+    raise JobReadError("\n".join(lines))

@@ -1,0 +1,397 @@
+"""Memory of a rank by class over a step, if it runs its plan operator by operator, as this release's runtime does.
+
+``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: nothing is prefetched,
+collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
+is gone through in order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trimtab.cost.block_bytes import value_bytes
+from trimtab.cost.counts import Counts
+from trimtab.cost.memory import MemoryClasses, Moment
+from trimtab.cost.operator_bytes import OperatorCounter
+from trimtab.plan.explanation import RankGroup
+from trimtab.plan.lifetimes import FORWARD_OF, Turn, turns_of, update_turns
+from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
+from trimtab.plan.pipelines import Action, ActionKind
+from trimtab.plan.placements import local_elements
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind
+from trimtab.plan.tables import BYTES_OF, Table
+
+_COUNTER_BYTES = BYTES_OF["fp32"]
+"""Of torch's count of an optimizer's steps, one for each parameter."""
+
+
+def constant_bytes(plan: Plan, counts: Counts, stages: Sequence[int]) -> int:
+    """What a rank keeps besides: angles of rotary positions, and counters of steps where Adam keeps two moments."""
+    network = plan.network
+    angles = (
+        network.context * network.head_size * BYTES_OF["fp32"] if network.positions.value == "rotary" else 0
+    )
+    counted = sum(
+        count * _COUNTER_BYTES
+        for parameter, count in counts.holdings.held_by(stages)
+        if parameter.num_states > 1
+    )
+    return angles + counted
+
+
+class StepMemory:
+    """Memory of the ranks of a plan that is run operator by operator.
+
+    Args:
+        plan: Whose ranks.
+        counts: Of the plan.
+    """
+
+    def __init__(self, plan: Plan, counts: Counts) -> None:
+        self._plan, self._counts = plan, counts
+        self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
+
+    def of(self, number: int) -> Mapping[Moment, MemoryClasses]:
+        """The most that a rank of a group needs in each part of the step, by the group's number."""
+        group = self._counts.groups[number]
+        params, grads, states = (table.device_bytes for table in self._counts.holdings.of(group.stages))
+        constants = constant_bytes(self._plan, self._counts, group.stages)
+        base = MemoryClasses(parameters=params, states=states, working=constants)
+        walk = _Walk(self._plan, self._blocks, base)
+        for action in _actions(self._plan, self._counts, group.place):
+            walk.act(action)
+        # Gradients are let go when the next step begins.
+        start = replace(base, gradients=grads)
+        update = _larger(start, _update(self._plan, self._counts, group, start))
+        return {
+            Moment.FORWARD: _larger(start, walk.most[Moment.FORWARD]),
+            Moment.BACKWARD: walk.most[Moment.BACKWARD],
+            Moment.UPDATE: update,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pass:
+    """A block's forward or backward pass.
+
+    Args:
+        most: What lives at most besides what lived before.
+        stays: What is kept afterwards, of a forward pass.
+    """
+
+    most: MemoryClasses
+    stays: int = 0
+
+
+class _BlockMemory:
+    """What the passes of one block need, for one microbatch."""
+
+    def __init__(self, plan: Plan, block: Block) -> None:
+        self._plan, self._block = plan, block
+        self._count = OperatorCounter(plan.network, plan.axis_sizes, block.values, _weights(plan, block))
+        turns = turns_of(block)
+        self._recomputed = {_tape(operator) for operator in block.recompute}
+        self.forward = self._forward(turns.forward)
+        self.backward = self._backward(turns.recompute, turns.backward)
+        self.gradients = {
+            name.removeprefix("acc:"): self._count.size(name)
+            for name in block.values
+            if name.startswith("acc:")
+        }
+        """Bytes of the sums of gradients, by parameter."""
+
+    def _forward(self, turns: Sequence[Turn]) -> _Pass:
+        block, count = self._block, self._count
+        tally = _Tally()
+        for name in ("in", "tokens", "targets"):
+            if name in block.values:
+                tally.add("activations" if name in block.kept else "working", name, count.size(name))
+        self._gather(tally)
+        for turn in turns:
+            operator = turn.operator
+            for name in operator.outputs:
+                tally.add(
+                    "activations" if name in block.kept else "working", name, count.made(operator, name)
+                )
+            needs = count.of(operator)
+            tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
+            is_again = _tape(operator) in self._recomputed
+            tally.add("working" if is_again else "activations", _saved(operator), needs.saved)
+            tally.drop(name for name in turn.dead if name not in block.kept)
+        kept = [
+            *block.kept,
+            *(_saved(operator) for operator in block.forward if _tape(operator) not in self._recomputed),
+        ]
+        return _Pass(most=tally.most, stays=sum(tally.size(name) for name in kept))
+
+    def _backward(self, recompute: Sequence[Turn], backward: Sequence[Turn]) -> _Pass:
+        """What a forward pass has kept lives already; what its gradients use up counts as less than nothing."""
+        block, count = self._block, self._count
+        tally = _Tally()
+        if block.result:
+            tally.add("working", "grad:out", count.size("grad:out"))
+        self._gather(tally)
+        for turn in (*recompute, *backward):
+            operator = turn.operator
+            for name in operator.outputs:
+                if not name.startswith("acc:"):
+                    tally.add("working", name, count.made(operator, name))
+            needs = count.of(operator)
+            tally.look(needs.scratch + needs.saved, "buffers" if operator.kind in COLLECTIVES else "working")
+            tally.tie(operator)
+            if operator.kind in FORWARD_OF:
+                self._used_up(operator, tally)
+            elif needs.saved:
+                tally.add("working", _saved(operator), needs.saved)
+            tally.drop(name for name in turn.dead if name not in block.kept)
+        return _Pass(most=tally.most)
+
+    def _used_up(self, operator: Operator, tally: "_Tally") -> None:
+        """What was saved for a gradient that has been made."""
+        for forward in self._block.forward:
+            if (forward.kind, forward.parameters) == (FORWARD_OF[operator.kind], operator.parameters):
+                if _tape(forward) in self._recomputed:
+                    tally.drop([_saved(forward)])
+                else:
+                    tally.add("activations", _saved(forward), -self._count.of(forward).saved)
+
+    def _gather(self, tally: "_Tally") -> None:
+        for operator in self._block.gathers:
+            for name in operator.outputs:
+                tally.add("gathered", name, self._count.size(name))
+            tally.look(self._count.of(operator).scratch, "buffers")
+
+
+class _Tally:
+    """What lives, by class, and the most that has lived."""
+
+    def __init__(self, base: MemoryClasses | None = None) -> None:
+        self._now: Counter[str] = Counter()
+        self._sizes: dict[str, tuple[str, int]] = {}
+        self._tied: dict[str, set[str]] = {}
+        self._total = 0
+        self.most = MemoryClasses()
+        self._most_total = 0
+
+    def add(self, label: str, name: str, size: int) -> None:
+        """Something is made."""
+        self._sizes[name] = (label, size)
+        self._now[label] += size
+        self._total += size
+
+    def look(self, more: int, label: str) -> None:
+        """A moment at which so much more is needed."""
+        if self._total + more > self._most_total:
+            self._most_total = self._total + more
+            now = Counter(self._now)
+            now[label] += more
+            self.most = MemoryClasses(**now)
+
+    def tie(self, operator: Operator) -> None:
+        """What was summed together is pieces of one vector, which lives as long as any of them."""
+        if operator.kind in _OF_ONE_VECTOR and len(operator.outputs) > 1:
+            alive = set(operator.outputs)
+            self._tied |= dict.fromkeys(operator.outputs, alive)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Some things are let go."""
+        for name in names:
+            tied = self._tied.get(name)
+            if tied is None:
+                self._free([name])
+                continue
+            tied.discard(name)
+            if not tied:
+                self._free([other for other, alive in self._tied.items() if alive is tied])
+
+    def _free(self, names: Iterable[str]) -> None:
+        for name in names:
+            label, size = self._sizes.pop(name, ("working", 0))
+            self._now[label] -= size
+            self._total -= size
+
+    def size(self, name: str) -> int:
+        """Of what lives."""
+        return self._sizes.get(name, ("", 0))[1]
+
+
+_OF_ONE_VECTOR = frozenset({OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER})
+
+
+class _Walk:
+    """Goes through the actions of a rank."""
+
+    def __init__(self, plan: Plan, blocks: Mapping[str, _BlockMemory], base: MemoryClasses) -> None:
+        self._plan, self._blocks, self._base = plan, blocks, base
+        self._kept: dict[tuple[int, int], int] = {}
+        self._gradients: dict[tuple[str, int], int] = {}
+        self._posted = 0
+        self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
+
+    def act(self, action: Action) -> None:
+        """A forward or a backward pass of one stage on one microbatch."""
+        sites = list(self._sites(action.stage))
+        if action.kind is ActionKind.FORWARD:
+            for index, block in sites:
+                passed = self._blocks[block.name].forward
+                self._look(Moment.FORWARD, passed.most)
+                self._kept[index, action.microbatch] = passed.stays
+            self._post(action.stage, action.stage + 1)
+        elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+            for index, block in reversed(sites):
+                memory = self._blocks[block.name]
+                for name, size in memory.gradients.items():
+                    self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
+                self._look(Moment.BACKWARD, memory.backward.most)
+                del self._kept[index, action.microbatch]
+            self._post(action.stage, action.stage - 1)
+
+    def _post(self, source: int, target: int) -> None:
+        """What is sent to another stage lives until the step ends."""
+        pipeline = self._plan.pipeline
+        if (
+            not 0 <= target < pipeline.num_stages
+            or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]
+        ):
+            return
+        sites = [block for _, block in self._sites(source)]
+        block = sites[-1] if target > source else sites[0]
+        value = block.values[block.result if target > source else block.gradient]
+        self._posted += value_bytes(value, self._plan.axis_sizes)
+
+    def _sum_of(self, name: str, index: int) -> str:
+        """Sums of embedding and head that are one, or two."""
+        return name if self._plan.update.is_tied_at_once else f"{name}#{index}"
+
+    def _look(self, moment: Moment, local: MemoryClasses) -> None:
+        base = self._base
+        found = replace(
+            local,
+            parameters=base.parameters,
+            states=base.states,
+            gradients=sum(self._gradients.values()),
+            activations=local.activations + sum(self._kept.values()),
+            working=local.working + base.working,
+            buffers=local.buffers + self._posted,
+        )
+        self.most[moment] = _larger(self.most[moment], found)
+
+    def _sites(self, stage: int) -> Iterable[tuple[int, Block]]:
+        """The blocks of a stage in order, with their places in the network."""
+        plan = self._plan
+        embedding, *_, head = plan.blocks
+        if stage == 0:
+            yield 0, embedding
+        for layer, at in enumerate(plan.pipeline.stage_of_layer):
+            if at == stage:
+                yield 1 + layer, plan.block_of(layer)
+        if stage == plan.pipeline.num_stages - 1:
+            yield 1 + len(plan.pipeline.stage_of_layer), head
+
+
+def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -> MemoryClasses:
+    """What the update needs."""
+    update = plan.update
+    count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {})
+    tally = _Tally()
+    is_here = {name: _is_here(plan, name, group.stages) for name in update.values}
+    for turn in update_turns(update, SCALARS):
+        operator = turn.operator
+        held = tuple(name for name in operator.inputs if is_here[name])
+        if not held or (len(held) < len(operator.inputs) and operator.kind not in _OF_SOME):
+            continue
+        is_sent = operator.transfer is not None and _takes_part(operator, group)
+        for name in operator.outputs:
+            tally.add(
+                "working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name)
+            )
+        scratch = count.of(replace(operator, inputs=held)).scratch
+        if operator.kind not in COLLECTIVES or is_sent:
+            tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
+        if is_sent:
+            tally.tie(operator)
+        tally.drop(turn.dead)
+    most = tally.most
+    return replace(base, working=base.working + most.working, buffers=most.buffers)
+
+
+_OF_SOME = frozenset({OperatorKind.SUM, OperatorKind.NORM_SQUARE})
+"""Operators of an update that ranks run with the inputs that they have."""
+
+
+def _is_same(plan: Plan, operator: Operator, held: Sequence[str], is_sent: bool) -> bool:
+    """Whether what an operator of the update gives is what it has taken."""
+    match operator.kind:
+        case OperatorKind.UPDATE:
+            # In place of a piece that lives as long as what was made of it.
+            has_master = plan.parameters[operator.parameters[0]].has_master
+            return not has_master and operator.inputs[1] == f"param:{operator.parameters[0]}"
+        case OperatorKind.SET_APART:
+            return True
+        case OperatorKind.SUM:
+            return len(held) == 1 or plan.update.is_tied_at_once
+        case kind:
+            return kind in COLLECTIVES and not is_sent
+
+
+def _takes_part(operator: Operator, group: RankGroup) -> bool:
+    assert operator.transfer is not None, "asked of collectives"
+    return not operator.transfer.stages or bool(set(operator.transfer.stages) & set(group.stages))
+
+
+def _is_here(plan: Plan, name: str, stages: Sequence[int]) -> bool:
+    """Whether ranks of some stages have a value of the update."""
+    base = name.partition("@")[0]
+    if base in SCALARS:
+        return True
+    base = base.partition(":")[2]
+    for mark in ("~", "/"):
+        base = base.partition(mark)[0]
+    parameter, _, use = base.partition("#")
+    if use == EMBEDDING:
+        return 0 in stages
+    if use == HEAD:
+        return plan.pipeline.num_stages - 1 in stages
+    return bool(set(plan.parameters[parameter].stages) & set(stages))
+
+
+def _actions(plan: Plan, counts: Counts, place: int) -> Sequence[Action]:
+    """What a rank does with all its microbatches."""
+    work = plan.work
+    if counts.actions is None:
+        return [
+            Action(kind=kind, stage=0, microbatch=number)
+            for number in range(work.microbatches)
+            for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+        ]
+    return [
+        replace(action, microbatch=part * work.microbatches_per_part + action.microbatch)
+        for part in range(work.parts_per_replica)
+        for action in counts.actions[place]
+    ]
+
+
+def _weights(plan: Plan, block: Block) -> Mapping[str, tuple[int, str]]:
+    """By name in the block: bytes of each parameter as it lies in use, and the type that it is kept in."""
+    found = {}
+    names = {name for operator in block.forward for name in operator.parameters}
+    for name in names:
+        full = f"layers.{block.layers[0]}.{name}" if block.layers else name
+        parameter = plan.parameters[full]
+        dtype = parameter.dtypes[Table.PARAMS.value]
+        elements = local_elements(parameter.dims, parameter.shape, parameter.computed, plan.axis_sizes)
+        found[name] = (elements * BYTES_OF[dtype], dtype)
+    return found
+
+
+def _tape(operator: Operator) -> tuple[OperatorKind, tuple[str, ...]]:
+    return operator.kind, operator.parameters
+
+
+def _saved(operator: Operator) -> str:
+    """A name for what an operator's gradient is made from."""
+    return f"saved:{operator.outputs[0]}"
+
+
+def _larger(first: MemoryClasses, second: MemoryClasses) -> MemoryClasses:
+    return max(first, second, key=lambda found: found.total)

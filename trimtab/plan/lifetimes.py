@@ -1,0 +1,92 @@
+"""In which order do a rank's operators run, and which values does nobody read any more after each?"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from trimtab.plan.physical import Update
+from trimtab.plan.program import Block, Operator, OperatorKind
+
+FORWARD_OF = {
+    kind: OperatorKind(kind.value.removesuffix("_grad"))
+    for kind in OperatorKind
+    if kind.value.endswith("_grad")
+}
+"""Whose gradient an operator makes, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An operator, and the values that are let go after it."""
+
+    operator: Operator
+    dead: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockTurns:
+    """The program of a block as it runs."""
+
+    forward: tuple[Turn, ...]
+    recompute: tuple[Turn, ...]
+    backward: tuple[Turn, ...]
+
+
+def turns_of(block: Block) -> BlockTurns:
+    """The order of a block's operators: as in the plan, but gradients are added up as soon as they are there."""
+    backward = added_up_at_once(block.backward)
+    kept = {*block.kept, block.result, block.gradient, "loss"}
+    for_gradients = {name for operator in backward for name in read_by(operator, block)}
+    return BlockTurns(
+        forward=_turns(block.forward, block, kept),
+        recompute=_turns(block.recompute, block, kept | for_gradients),
+        backward=_turns(backward, block, kept),
+    )
+
+
+def update_turns(update: Update, last: Collection[str]) -> tuple[Turn, ...]:
+    """The update in order; ``last`` are values that are read when all has run."""
+    return _turns(update.operators, None, {*update.results.values(), *last})
+
+
+def added_up_at_once(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Each gradient is added to those before it as soon as it is made, so that few of them live at once."""
+    adding = {
+        operator.inputs[0]: operator for operator in operators if operator.kind is OperatorKind.ACCUMULATE
+    }
+    found: list[Operator] = []
+    for operator in operators:
+        if operator.kind is not OperatorKind.ACCUMULATE:
+            found.append(operator)
+            found += [adding[name] for name in operator.outputs if name in adding]
+    assert len(found) == len(operators), "what is added up is made in the same pass"
+    return tuple(found)
+
+
+def read_by(operator: Operator, block: Block) -> tuple[str, ...]:
+    """What an operator reads: a gradient may find anything that its forward operator took or gave."""
+    kind = FORWARD_OF.get(operator.kind)
+    forward = (
+        found for found in block.forward if found.kind is kind and found.parameters == operator.parameters
+    )
+    return (*operator.inputs, *(name for found in forward for name in (*found.inputs, *found.outputs)))
+
+
+def _turns(operators: Sequence[Operator], block: Block | None, kept: Collection[str]) -> tuple[Turn, ...]:
+    last: dict[str, int] = {}
+    for index, operator in enumerate(operators):
+        read: Iterable[str] = operator.inputs if block is None else read_by(operator, block)
+        last |= dict.fromkeys((*operator.outputs, *read), index)
+    dead: list[list[str]] = [[] for _ in operators]
+    for name, index in last.items():
+        if name not in kept:
+            dead[index].append(name)
+    return tuple(Turn(operator, tuple(names)) for operator, names in zip(operators, dead, strict=True))
+
+
+def norm_piece(elements: int) -> int:
+    """Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile.
+
+    >>> norm_piece(1000), norm_piece(2**20)
+    (16384, 65536)
+    """
+    return max(2**14, -(-elements // 16))
