@@ -116,7 +116,8 @@ PIPELINES = [
 
 @pytest.mark.process
 @pytest.mark.parametrize("text", PIPELINES, ids=["gpipe", "1f1b", "interleaved"])
-@pytest.mark.parametrize("fields", [LEARNED, ROTARY], ids=["tied", "rotary"])
+# Not LEARNED: one rank adds both uses of a tied matrix up in one sum; with shares they are apart on any number of stages.
+@pytest.mark.parametrize("fields", [UNTIED, ROTARY], ids=["untied", "rotary"])
 def test_stages_do_not_change_a_bit(text: str, fields: dict[str, Any], crew_of: CrewOf) -> None:
     """Another pp degree after a loss must give the run that there would have been."""
     one = small_plan("", 1, batch=8, microbatch=2, **fields)

@@ -197,9 +197,7 @@ class OperatorRunner:
             home = self._home(operator.outputs[0]) if scope.site is None else None
             return lambda _, tensors, __: [added(tensors, home)]
         if kind is OperatorKind.ACCUMULATE:
-            assert scope.site is not None, "microbatches are of blocks"
-            home = self._home(scope.site.added_up(operator.outputs[0], self._plan.update.values))
-            return partial(_accumulated, operator.outputs[0], home)
+            return self._adding(operator, scope)
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
             return lambda _, tensors, __: [compute(*tensors)]
@@ -227,6 +225,29 @@ class OperatorRunner:
             before = leaves.get((share, 1))
             leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
         return True
+
+    def _adding(self, operator: Operator, scope: Scope) -> "_Apply":
+        """The gradient of a microbatch is added to those before it; the first one is put where the sum lies."""
+        site = scope.site
+        assert site is not None, "microbatches are of blocks"
+        (name,) = operator.outputs
+        home = self._home(site.added_up(name, self._plan.update.values))
+        # Where a tied matrix is added to the head's part, what was sent with it would keep its vector alive.
+        is_copied = site.index == 0 and self._plan.update.is_tied_at_once
+
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            (gradient,) = tensors
+            total = scope.added_up.get(name)
+            if total is not None:
+                total += gradient
+            elif home is not None:
+                total = home.copy_(gradient)
+            else:
+                total = gradient.clone() if is_copied else gradient
+            scope.added_up[name] = total
+            return [total]
+
+        return apply
 
     def _home(self, name: str) -> Tensor | None:
         """Where a gradient is added up; shares that stay apart have no common place."""
@@ -386,20 +407,6 @@ class _Bound:
 
     operator: Operator
     apply: _Apply
-
-
-def _accumulated(
-    name: str, home: Tensor | None, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
-) -> Sequence[Tensor]:
-    """The gradient of a microbatch, added to those before it. Without a home the first one is the place of the sum."""
-    (gradient,) = tensors
-    before = scope.added_up.get(name)
-    if before is not None:
-        total = before.add_(gradient)
-    else:
-        total = gradient if home is None else home.copy_(gradient)
-    scope.added_up[name] = total
-    return [total]
 
 
 def _staying(scope: Scope) -> frozenset[str]:

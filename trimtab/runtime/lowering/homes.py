@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from trimtab.plan.lifetimes import sums_in_place
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator, OperatorKind
 from trimtab.runtime.lowering.extents import Layouts
@@ -19,31 +20,32 @@ class Homes:
     """
 
     def __init__(self, plan: Plan, layouts: Layouts, rank: int) -> None:
-        self._plan, self._layouts, self._rank = plan, layouts, rank
-        self._sums = {
-            name: operator
+        self._values, self._layouts, self._rank = plan.update.values, layouts, rank
+        self._sums = sums_in_place(plan.update)
+        self._summands = {
+            part: operator.outputs[0]
             for operator in plan.update.operators
-            if operator.kind is OperatorKind.ALL_REDUCE and len(operator.inputs) > 1
-            for name in operator.inputs
+            if operator.kind is OperatorKind.SUM
+            for part in operator.inputs
         }
         self._found: dict[str, Tensor] = {}
 
     def of(self, name: str) -> Tensor | None:
         """Where a value of the update lies; None for one that is not summed with others."""
-        if name not in self._found and name in self._sums:
+        if name not in self._sums:
+            return None
+        name = self._summands.get(name, name)
+        if name not in self._found:
             self._settle(self._sums[name])
-        return self._found.get(name)
+        return self._found[name]
 
     def _settle(self, operator: Operator) -> None:
-        values = [self._plan.update.values[name] for name in operator.inputs]
-        dtypes = {DTYPES[value.dtype] for value in values}
-        if len(dtypes) > 1:  # What lies together has one type.
-            return
+        values = [self._values[name] for name in operator.inputs]
         extents = [
             self._layouts.extent(value.dims, value.shape, value.placements, self._rank) for value in values
         ]
         shapes = [torch.Size(extent.shape) for extent in extents]
-        flat = torch.empty(sum(shape.numel() for shape in shapes), dtype=dtypes.pop())
+        flat = torch.empty(sum(shape.numel() for shape in shapes), dtype=DTYPES[values[0].dtype])
         pieces = torch.split(flat, [shape.numel() for shape in shapes])
         self._found |= {
             name: piece.view(shape)

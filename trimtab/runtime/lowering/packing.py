@@ -81,7 +81,7 @@ class Rows:
         found = [matrix.new_empty((self.ranks, length)) for length in self.pieces]
         torch.split_with_sizes_copy(matrix, self.pieces, dim=1, out=found)
         return [
-            tensor.view(-1)[: whole.numel()].view(whole)
+            _cut(tensor.view(-1), whole.numel()).view(whole)
             for tensor, whole in zip(found, self.wholes, strict=True)
         ]
 
@@ -89,3 +89,8 @@ class Rows:
 def _padded(flat: Tensor, length: int) -> Tensor:
     missing = length - flat.numel()
     return functional.pad(flat, (0, missing)) if missing else flat
+
+
+def _cut(flat: Tensor, length: int) -> Tensor:
+    """Without padding, which would live as long as the tensor does."""
+    return flat if flat.numel() == length else flat[:length].clone()
