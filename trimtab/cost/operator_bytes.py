@@ -114,7 +114,7 @@ class OperatorCounter:
                 return OperatorBytes(scratch=self._loss_needs(operator))
             case OperatorKind.NORM_SQUARE:
                 largest = max((self.elements(name) for name in operator.inputs), default=0)
-                return OperatorBytes(scratch=4 * _FP32 * min(largest, norm_piece(largest)))
+                return OperatorBytes(scratch=2 * _FP32 * min(largest, norm_piece(largest)))
             case OperatorKind.UPDATE:
                 return OperatorBytes(scratch=self.elements(operator.inputs[0]) * _FP32)
             case _:

@@ -116,9 +116,9 @@ def _turns(operators: Sequence[Operator], block: Block | None, kept: Collection[
 
 
 def norm_piece(elements: int) -> int:
-    """Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile.
+    """Elements of a gradient that are squared in fp64 at once: twice their bytes live meanwhile.
 
-    >>> norm_piece(1000), norm_piece(2**20)
-    (16384, 65536)
+    >>> norm_piece(1000), norm_piece(2**21)
+    (65536, 131072)
     """
-    return max(2**14, -(-elements // 16))
+    return max(2**16, -(-elements // 16))
