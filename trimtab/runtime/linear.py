@@ -89,7 +89,7 @@ def _grad_weight(grad_rows: Tensor, x_rows: Tensor) -> Tensor:
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # What torch's compiler emits for a linear layer on a CPU: private to torch, pinned by tests.
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
     return y
 
 

@@ -38,7 +38,13 @@ class Applied:
         return self._form(tensors)
 
     def _chosen(self, tensors: Sequence[Tensor]) -> "_Form":
-        closed = closed_form(self._kind, self._pieces, self._names, tensors)
+        closed = closed_form(
+            self._kind,
+            self._pieces,
+            self._names,
+            self._output if self._output in self._stays else "",
+            tensors,
+        )
         if closed is not None:
             return closed
         compute = computation(self._kind, self._pieces)

@@ -125,6 +125,7 @@ class OperatorRunner:
         self._homes = Homes(plan, collectives.layouts, collectives.rank)
         self._turns: dict[str, BlockTurns] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
+        self._programs: dict[tuple[int, int], _Program] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
@@ -138,12 +139,21 @@ class OperatorRunner:
         for operator in operators:
             self.run_one(operator, scope)
 
-    def take_turns(self, turns: Iterable[Turn], scope: Scope) -> None:
-        """Operators in order; values that nobody reads any more are let go."""
-        for turn in turns:
-            self.run_one(turn.operator, scope)
-            for name in turn.dead:
-                scope.tensors.pop(name, None)
+    def take_turns(self, turns: Sequence[Turn], scope: Scope) -> None:
+        """Operators of a block in order; values that nobody reads any more are let go."""
+        assert scope.site is not None, "turns are of blocks"
+        key = id(turns), scope.site.index
+        program = self._programs.get(key)
+        if program is None:
+            each = [(self._find(turn.operator, scope), turn.dead) for turn in turns]
+            program = self._programs[key] = _Program(turns, each)
+        tensors = scope.tensors
+        for bound, dead in program.bound:
+            self._make(bound, scope, None)
+            if self._observe is not None:
+                self._observe.made(scope, bound.operator)
+            for name in dead:
+                tensors.pop(name, None)
 
     def turns(self, block: Block) -> BlockTurns:
         """How a block runs."""
@@ -164,16 +174,22 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
-        if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
-            return
-        self.begin(scope, operator)
+        self._make(self._find(operator, scope), scope, members)
+
+    def _find(self, operator: Operator, scope: Scope) -> "_Bound":
         key = id(operator), scope.site.index if scope.site else -1
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = _Bound(operator, self._bind(operator, scope))
-        tensors = [scope.tensors[name] for name in operator.inputs]
-        outputs = bound.apply(scope, tensors, members)
-        scope.tensors.update(zip(operator.outputs, outputs, strict=True))
+        return bound
+
+    def _make(self, bound: "_Bound", scope: Scope, members: frozenset[int] | None) -> None:
+        operator, tensors = bound.operator, scope.tensors
+        if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
+            return
+        self.begin(scope, operator)
+        outputs = bound.apply(scope, [tensors[name] for name in operator.inputs], members)
+        tensors.update(zip(operator.outputs, outputs, strict=True))
 
     def begin(self, scope: Scope, operator: Operator) -> None:
         """Tell the observer that an operator is about to run."""
@@ -407,6 +423,14 @@ class _Bound:
 
     operator: Operator
     apply: _Apply
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Turns of a block at a site, which are kept for the same reason, with what is let go after each."""
+
+    turns: Sequence[Turn]
+    bound: Sequence[tuple[_Bound, Sequence[str]]]
 
 
 def _staying(scope: Scope) -> frozenset[str]:

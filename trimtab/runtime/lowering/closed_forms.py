@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.catalog import Activation, Norm
+from trimtab.catalog import Activation, Norm, Positions
 from trimtab.plan.program import OperatorKind
+from trimtab.runtime.compat import causal_attention, causal_attention_gradients
 from trimtab.runtime.linear import fast_linear, fast_linear_gradients, takes_fast_product
-from trimtab.runtime.lowering.computing import Pieces
+from trimtab.runtime.lowering.computing import Pieces, where_of
 from trimtab.runtime.lowering.tape import Lookup
 from trimtab.runtime.rms_norm import own_norm, own_norm_gradients, takes_own_norm
 
@@ -31,7 +32,7 @@ ClosedForm = Callable[[Sequence[Tensor]], tuple[Tensor, ClosedTape]]
 
 
 def closed_form(
-    kind: OperatorKind, pieces: Pieces, names: Sequence[str], tensors: Sequence[Tensor]
+    kind: OperatorKind, pieces: Pieces, names: Sequence[str], output: str, tensors: Sequence[Tensor]
 ) -> ClosedForm | None:
     """The closed form of an operator; None if it has none.
 
@@ -39,12 +40,13 @@ def closed_form(
         kind: Of the operator.
         pieces: Where its tensors stand.
         names: Of its tensors, as a tape looks them up.
+        output: The name of what it gives; empty if that cannot be looked up.
         tensors: That it is about to take; their types do not change from run to run.
     """
     made = _FORMS.get(kind)
     if made is None or pieces.dtype is not torch.float32 or not all(map(_is_plain, tensors)):
         return None
-    return made(pieces, tuple(names), tensors)
+    return made(pieces, (*names, output), tensors)
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -131,29 +133,76 @@ class _Gelu:
         return [torch.ops.aten.gelu_backward(gradient, lookup(x), approximate="tanh")]
 
 
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    names: tuple[str, ...]
+    output: str
+    head_size: int
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ClosedTape]:
+        output_BHTE, logarithms = causal_attention(*(_heads_apart(x, self.head_size) for x in tensors))
+        output = output_BHTE.transpose(1, 2).flatten(2)
+        return output, _AttentionTape(self, None if self.output else output, logarithms)
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionTape:
+    form: _Attention
+    output: Tensor | None
+    logarithms: Tensor
+
+    def gradients(self, gradient: Tensor, wanted: Sequence[int], lookup: Lookup) -> list[Tensor]:
+        form = self.form
+        output = lookup(form.output) if self.output is None else self.output
+        q, k, v, output, gradient = (
+            _heads_apart(x, form.head_size) for x in (*map(lookup, form.names), output, gradient)
+        )
+        found = causal_attention_gradients(gradient, q, k, v, output, self.logarithms)
+        return _some([x_BHTE.transpose(1, 2).flatten(2) for x_BHTE in found], wanted)
+
+
+def _heads_apart(x: Tensor, head_size: int) -> Tensor:
+    """[B, T, H E] -> [B, H, T, E]."""
+    return torch.unflatten(x, -1, (-1, head_size)).transpose(1, 2)
+
+
 def _some(gradients: Sequence[Tensor | None], wanted: Sequence[int]) -> list[Tensor]:
     found = [gradients[place] for place in wanted]
     return [gradient for gradient in found if gradient is not None]
 
 
-def _linear(_: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> ClosedForm | None:
-    return _Linear(names) if takes_fast_product(tensors[0]) else None
+_Names = tuple[str, ...]
+"""Of inputs, of parameters, and of the output."""
 
 
-def _norm(pieces: Pieces, names: tuple[str, ...], tensors: Sequence[Tensor]) -> ClosedForm | None:
+def _linear(_: Pieces, names: _Names, tensors: Sequence[Tensor]) -> ClosedForm | None:
+    return _Linear(names[:-1]) if takes_fast_product(tensors[0]) else None
+
+
+def _norm(pieces: Pieces, names: _Names, tensors: Sequence[Tensor]) -> ClosedForm | None:
     x, weight, *bias = tensors
     if pieces.network.norm is not Norm.LAYERNORM:
-        return _RmsNorm(names, pieces.network.norm_eps) if takes_own_norm(x) else None
+        return _RmsNorm(names[:-1], pieces.network.norm_eps) if takes_own_norm(x) else None
     is_whole = x.shape[-1] == weight.shape[0]
-    return _LayerNorm(names, pieces.network.norm_eps) if bias and is_whole else None
+    return _LayerNorm(names[:-1], pieces.network.norm_eps) if bias and is_whole else None
 
 
-def _activation(pieces: Pieces, names: tuple[str, ...], _: Sequence[Tensor]) -> ClosedForm | None:
-    return _Gelu(names) if pieces.network.activation is Activation.GELU else None
+def _activation(pieces: Pieces, names: _Names, _: Sequence[Tensor]) -> ClosedForm | None:
+    return _Gelu(names[:-1]) if pieces.network.activation is Activation.GELU else None
 
 
-_FORMS: Mapping[OperatorKind, Callable[[Pieces, tuple[str, ...], Sequence[Tensor]], ClosedForm | None]] = {
+def _attention(pieces: Pieces, names: _Names, tensors: Sequence[Tensor]) -> ClosedForm | None:
+    q, k, _ = tensors
+    is_plain = pieces.network.positions is not Positions.ROTARY and q.shape == k.shape
+    where = where_of(pieces.inputs[0], pieces.inputs[1])
+    if not is_plain or not where.is_whole or q.device.type != "cpu":
+        return None
+    return _Attention(names[:-1], names[-1], pieces.network.head_size)
+
+
+_FORMS: Mapping[OperatorKind, Callable[[Pieces, _Names, Sequence[Tensor]], ClosedForm | None]] = {
     OperatorKind.LINEAR: _linear,
     OperatorKind.NORM: _norm,
     OperatorKind.ACTIVATE: _activation,
+    OperatorKind.ATTENTION: _attention,
 }

@@ -122,6 +122,7 @@ class Rank:
         self._compressor = collectives.compressor
         self._read = read
         self._sites = sites_of(plan)
+        self._names = [(_stored_names(site), _used_names(site)) for site in self._sites]
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
@@ -385,20 +386,14 @@ class Rank:
 
     def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""
-        values = site.block.values
-        stored = {
-            name: self.stored[site.full_name(name.removeprefix(_STORED))]
-            for name in values
-            if name.startswith(_STORED) and "@" not in name
-        }
-        used = {name for operator in site.block.forward for name in operator.parameters}
+        stored, used = self._names[site.index]
         return Scope(
             site=site,
             microbatch=microbatch,
             phase=phase,
-            values=values,
-            tensors=stored,
-            parameters={name: self.stored[site.full_name(name)] for name in used},
+            values=site.block.values,
+            tensors={name: self.stored[full] for name, full in stored},
+            parameters={name: self.stored[full] for name, full in used},
             added_up=self._added_up[site.index],
             leaves=self._leaves[site.index],
         )
@@ -466,6 +461,21 @@ class Rank:
 
 
 _STORED = "stored:"
+
+
+def _stored_names(site: Site) -> list[tuple[str, str]]:
+    """Stored pieces as a block calls them, and as the network does."""
+    return [
+        (name, site.full_name(name.removeprefix(_STORED)))
+        for name in site.block.values
+        if name.startswith(_STORED) and "@" not in name
+    ]
+
+
+def _used_names(site: Site) -> list[tuple[str, str]]:
+    """The same of the parameters that its operators take."""
+    used = dict.fromkeys(name for operator in site.block.forward for name in operator.parameters)
+    return [(name, site.full_name(name)) for name in used]
 
 
 def _order(plan: Plan, place: int) -> tuple[tuple[Action, ...], ...]:
