@@ -58,8 +58,9 @@ class StepMemory:
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
         walk = _Walk(self._plan, self._blocks, base, group.stages)
-        for action in _actions(self._plan, self._counts, group.place):
-            walk.act(action)
+        actions = _actions(self._plan, self._counts, group.place)
+        for action, following in zip(actions, (*actions[1:], None), strict=True):
+            walk.act(action, following)
         # Gradients are let go when the next step begins.
         start = replace(base, gradients=grads)
         update = _larger(start, _update(self._plan, self._counts, group, start))
@@ -227,15 +228,16 @@ class _Walk:
         self._plan, self._blocks, self._base = plan, blocks, base
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
-        self._posted = 0
+        self._posted = self._arriving = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
         staying = sums_in_place(plan.update)
         for index, block in (site for stage in stages for site in self._sites(stage)):
             self._add_gradients(index, block, staying)
 
-    def act(self, action: Action) -> None:
-        """A forward or a backward pass of one stage on one microbatch."""
+    def act(self, action: Action, following: Action | None) -> None:
+        """A forward or a backward pass of one stage on one microbatch, while what the next one takes may arrive."""
         sites = list(self._sites(action.stage))
+        self._arriving = 0 if following is None else self._taken(following)
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
                 passed = self._blocks[block.name].forward
@@ -260,16 +262,31 @@ class _Walk:
 
     def _post(self, source: int, target: int) -> None:
         """What is sent to another stage lives until the step ends."""
+        self._posted += self._handed(source, target)
+
+    def _taken(self, action: Action) -> int:
+        """Bytes that an action takes from another rank."""
+        stage = action.stage
+        match action.kind:
+            case ActionKind.FORWARD:
+                return self._handed(stage - 1, stage)
+            case ActionKind.BACKWARD | ActionKind.BACKWARD_INPUT:
+                return self._handed(stage + 1, stage)
+            case _:
+                return 0
+
+    def _handed(self, source: int, target: int) -> int:
+        """Bytes of what a stage hands to one of its neighbours on another rank."""
         pipeline = self._plan.pipeline
         if (
-            not 0 <= target < pipeline.num_stages
+            not (0 <= source < pipeline.num_stages and 0 <= target < pipeline.num_stages)
             or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]
         ):
-            return
+            return 0
         sites = [block for _, block in self._sites(source)]
         block = sites[-1] if target > source else sites[0]
         value = block.values[block.result if target > source else block.gradient]
-        self._posted += value_bytes(value, self._plan.axis_sizes)
+        return value_bytes(value, self._plan.axis_sizes)
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""
@@ -284,7 +301,7 @@ class _Walk:
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
             working=local.working + base.working,
-            buffers=local.buffers + self._posted,
+            buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
 

@@ -29,7 +29,7 @@ from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules, Updater
-from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.lowering.wires import Expected, Sent, Wires
 from trimtab.runtime.weights.reading import Weights
 
 
@@ -49,6 +49,7 @@ class Flow:
         microbatches: Of all replicas.
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
+        expected: What other ranks hand over, on its way.
         loss: Sum of the token losses so far.
         losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
@@ -59,6 +60,7 @@ class Flow:
     microbatches: Sequence[Microbatch]
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
+    expected: dict[tuple[Phase, int, int], Expected] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
     losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
@@ -209,8 +211,10 @@ class Rank:
         """
         flow = self._flow(microbatches)
         for actions in self._order:
-            for action in actions:
+            for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
+                if following is not None:
+                    self._expect(following, flow)
                 self._act(action, flow)
             self._fold(flow)
         self.wires.posted.wait()
@@ -426,13 +430,28 @@ class Rank:
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
     def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
-        peer = self._peer(source)
-        if peer == self.rank:
-            return flow.streams.pop((phase, source, microbatch))
+        key = phase, source, microbatch
+        if self._peer(source) == self.rank:
+            return flow.streams.pop(key)
+        expected = flow.expected.pop(key) if key in flow.expected else self._expected(*key)
+        return self.wires.take(expected)
+
+    def _expect(self, action: Action, flow: Flow) -> None:
+        """What an action is going to take from another rank may arrive while this one still computes."""
+        phase, source = Phase.FORWARD, action.stage - 1
+        if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+            phase, source = Phase.BACKWARD, action.stage + 1
+        elif action.kind is not ActionKind.FORWARD:
+            return
+        if 0 <= source < self._stages.num_stages and self._peer(source) != self.rank:
+            key = phase, source, action.microbatch
+            flow.expected[key] = self._expected(*key)
+
+    def _expected(self, phase: Phase, source: int, microbatch: int) -> Expected:
         value = self._handed_value(phase, source)
-        return self.wires.receive(
+        return self.wires.expect(
             self._border(phase),
-            peer,
+            self._peer(source),
             self.extent(value).shape,
             DTYPES[value.dtype],
             tag=self._tag(phase, source, microbatch),

@@ -62,6 +62,15 @@ class Posted:
         self.pending.clear()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """A tensor on its way from another rank; ``tensor`` is filled when ``message`` has been waited for."""
+
+    what: Sent
+    tensor: Tensor
+    message: Pending
+
+
 class Wires:
     """The connections of one rank. One thread makes all calls, all ranks make them in one order.
 
@@ -107,14 +116,19 @@ class Wires:
         with _Naming(what):
             self.posted.pending.append((self.transport.send(target, tensor, tag), tensor))
 
-    def receive(
+    def expect(
         self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
-    ) -> Tensor:
-        """A tensor that a rank posts."""
+    ) -> "Expected":
+        """A tensor that a rank posts: it need not wait until this rank asks for it."""
         found = torch.empty(tuple(shape), dtype=dtype)
         with _Naming(what):
-            self.transport.receive(source, found, tag)
-        return found
+            return Expected(what=what, tensor=found, message=self.transport.receive(source, found, tag))
+
+    def take(self, expected: "Expected") -> Tensor:
+        """A tensor that is expected, once it has arrived."""
+        with _Naming(expected.what):
+            expected.message.wait()
+        return expected.tensor
 
 
 class Line:
@@ -156,7 +170,7 @@ class Line:
         """What a place sends, of the shape and type of another tensor."""
         found = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         with _Naming(self._what):
-            self._transport.receive(self._rank(source), found, 0)
+            self._transport.receive(self._rank(source), found, 0).wait()
         return found
 
     def swap(self, target: int, tensor: Tensor, source: int, like: Tensor) -> Tensor:
