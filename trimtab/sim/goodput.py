@@ -16,6 +16,8 @@ from trimtab.sim.faults import Fault, FaultKind
 from trimtab.terms import LedgerClass, OnLoss
 
 _NS = 10**9
+_REMEMBERED = 200
+"""Rollbacks that a cadence is told of; the oldest of so many lies many of its half-lives ago."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +183,7 @@ class _Course:
         self._durable = [_Save(staged_ns=0, work_ns=0)]
         self._draining: tuple[int, _Save] | None = None
         self._resumed_work_ns = 0
-        self._rollbacks_ns: list[int] = []
+        self._rollbacks_ns: deque[int] = deque(maxlen=_REMEMBERED)
         self._num_saves = 0
         self._ways = dict.fromkeys(WayBack, 0)
         self._events: list[Happened] = []
@@ -425,6 +427,8 @@ class _Crew:
         return not was_waiting
 
     def _call_spares(self, now_ns: int) -> None:
+        if not self._vacant or not self._spares:
+            return
         called = {seat for _, seat, _ in self._joining}
         for seat in sorted(self._vacant - called):
             if not self._spares:
