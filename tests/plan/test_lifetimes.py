@@ -16,7 +16,7 @@ def test_gradients_that_travel_together_are_summed_in_place(plan_of: PlanOf) -> 
     assert "norm_square" not in found
 
 
-@pytest.mark.parametrize("how", ["COMPRESS int8", "COMPRESS topk(0.1)", "IN bf16"])
+@pytest.mark.parametrize("how", ["COMPRESS int8", "COMPRESS topk(0.1)", "IN bf16", "USING tree"])
 def test_what_travels_in_another_form_is_not(how: str, plan_of: PlanOf) -> None:
     """Gradients would be overwritten by what is only sent."""
     plan = plan_of(f"MESH dp 2\nREDUCE grads OVER dp {how}", devices=2, batch=2, layers=2)

@@ -63,9 +63,7 @@ class OperatorCounter:
         """Bytes that an operator makes for one of its outputs; a sum over one rank is its input, as one in place is."""
         if operator.kind is not OperatorKind.ALL_REDUCE:
             return self.size(name)
-        assert operator.transfer is not None, "collectives are sent"
-        is_taken_over = self._is_in_place(operator) and operator.transfer.route == "native"
-        return 0 if is_taken_over or self._num_members(operator) == 1 else self.size(name)
+        return 0 if self._is_in_place(operator) or self._num_members(operator) == 1 else self.size(name)
 
     def elements(self, name: str) -> int:
         """Elements of it."""

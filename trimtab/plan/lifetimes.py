@@ -86,8 +86,10 @@ def _can_be_in_place(operator: Operator, update: Update) -> bool:
         return False
     made_by = {name: found.kind for found in update.operators for name in found.outputs}
     read = {name for found in update.operators if found is not operator for name in found.inputs}
+    # Only the backend sums in place; our own routes make a vector of what arrives.
+    transfers = (transfer, *(found for _, found in operator.variants))
     return (
-        transfer.compress == "none"
+        all(found.compress == "none" and found.route == "native" for found in transfers)
         and all(made_by.get(name, OperatorKind.SUM) is OperatorKind.SUM for name in operator.inputs)
         and all(update.values[name].dtype == transfer.wire for name in operator.inputs)
         and read.isdisjoint(operator.inputs)

@@ -248,8 +248,7 @@ class OperatorRunner:
         assert site is not None, "microbatches are of blocks"
         (name,) = operator.outputs
         home = self._home(site.added_up(name, self._plan.update.values))
-        # Where a tied matrix is added to the head's part, what was sent with it would keep its vector alive.
-        is_copied = site.index == 0 and self._plan.update.is_tied_at_once
+        is_copied = self._lies_with_others(operator, site)
 
         def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
             (gradient,) = tensors
@@ -264,6 +263,16 @@ class OperatorRunner:
             return [total]
 
         return apply
+
+    def _lies_with_others(self, operator: Operator, site: Site) -> bool:
+        """Whether a gradient has arrived in one vector with what is let go: as its sum it would keep all of it alive."""
+        backward = site.block.backward
+        maker = next(found for found in backward if operator.inputs[0] in found.outputs)
+        if maker.kind not in COLLECTIVES:
+            return False
+        stays = {found.inputs[0] for found in backward if found.kind is OperatorKind.ACCUMULATE}
+        is_added_to_head = site.index == 0 and self._plan.update.is_tied_at_once
+        return is_added_to_head or not stays.issuperset(maker.outputs)
 
     def _home(self, name: str) -> Tensor | None:
         """Where a gradient is added up; shares that stay apart have no common place."""
