@@ -14,8 +14,3 @@ def refuse_unlowerable(network: Network) -> None:
             f"{network.name} has dropout {network.dropout:g}: a lowered plan draws no masks, for a mask belongs to whole "
             "rows and ranks hold parts of them. Set model.dropout: 0."
         )
-    if 0 < network.window < network.context:
-        raise InputError(
-            f"{network.name} has a window of {network.window} tokens in a context of {network.context}; attention "
-            f"under a window cannot be lowered. Set model.context: {network.window}, where both are the same."
-        )

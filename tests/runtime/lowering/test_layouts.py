@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, question, small_plan
+from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, WINDOWED, question, small_plan
 from trimtab.runtime.lowering import Crew, verify
 
 pytestmark = pytest.mark.process
@@ -36,8 +36,14 @@ FAST: dict[str, Layout] = {
         LEARNED,
         {},
     ),
-    "context by ulysses": (4, "MESH dp 2, cp 2\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
-    "context by ring": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", ROTARY, {}),
+    "context by ulysses, a window": (
+        4,
+        "MESH dp 2, cp 2\nSPLIT sequence OVER cp USING ulysses",
+        WINDOWED,
+        {},
+    ),
+    "context by ring, a window": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", WINDOWED, {}),
+    "gathered keys, a window": (2, "MESH cp 2\nSPLIT sequence OVER cp USING allgather", WINDOWED, {}),
     "experts beside data": (
         4,
         "MESH dp 2, ep 2\nSPLIT batch OVER dp, ep\nSPLIT experts OVER ep",
@@ -147,6 +153,19 @@ SLOW: dict[str, Layout] = {
     "ulysses": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
     "gathered keys": (4, "MESH cp 4\nSPLIT sequence OVER cp USING allgather", LEARNED, {}),
     "ring of keys": (8, "MESH cp 8\nSPLIT sequence OVER cp USING ring", LEARNED, {}),
+    "ring of four, everything seen": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", ROTARY, {}),
+    "a window in tensors": (
+        4,
+        f"MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}\nRECOMPUTE activations",
+        {**LEARNED, "window": 5},
+        {},
+    ),
+    "a ring in tensors, a window": (
+        4,
+        "MESH cp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nSPLIT sequence OVER cp USING ring",
+        WINDOWED,
+        {},
+    ),
     "ring of keys, recomputed": (
         2,
         "MESH cp 2\nSPLIT sequence OVER cp USING ring\nRECOMPUTE activations",

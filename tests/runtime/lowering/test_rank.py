@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.lowering.small_plans import LEARNED, ROTARY, small_plan
+from tests.runtime.lowering.small_plans import LEARNED, ROTARY, WINDOWED, small_plan
 from trimtab.plan.program import Operator
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering import Rank, Rules, Wires
@@ -20,7 +20,7 @@ from trimtab.terms import InputError
 RULES = Rules(optimizer=Sgd(lr=0.5), learning_rate=lambda _: 0.5, clip=None)
 
 
-@pytest.mark.parametrize("fields", [LEARNED, ROTARY])
+@pytest.mark.parametrize("fields", [LEARNED, ROTARY, WINDOWED])
 def test_is_the_decoder(fields: dict[str, Any]) -> None:
     """The interpreter of plans and the decoder are two implementations of one mathematics."""
     plan = small_plan("", 1, batch=4, microbatch=2, **fields)
@@ -88,7 +88,7 @@ def test_rows_without_a_share_predict_nothing() -> None:
     assert sum(int((some != -100).sum()) for _, some in microbatches) == int((targets != -100).sum())
 
 
-@pytest.mark.parametrize(("field", "value"), [("dropout", 0.1), ("window", 4)])
+@pytest.mark.parametrize(("field", "value"), [("dropout", 0.1)])
 def test_refuses_what_it_cannot_compute(field: str, value: float) -> None:
     """Another computation than the one asked for would be silent."""
     plan = small_plan("", 1, **{**LEARNED, field: value})

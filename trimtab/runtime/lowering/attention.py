@@ -22,17 +22,20 @@ class Where:
     Args:
         queries, keys: Positions in the sample.
         heads, kv_heads: Elements of the dims that hold the heads.
+        window: Tokens that a query sees, its own included; None: all before it.
     """
 
     queries: Run
     keys: Run
     heads: Run
     kv_heads: Run
+    window: int | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether queries and keys are the same positions, from the first on."""
-        return self.queries == self.keys and self.queries.start == 0
+        """Whether queries and keys are the same positions, from the first on, and nothing is out of sight."""
+        is_all = self.queries == self.keys and self.queries.start == 0
+        return is_all and (self.window is None or self.window >= self.keys.length)
 
 
 class Attention:
@@ -54,7 +57,7 @@ class Attention:
         if where.is_whole:
             y_BHSE = functional.scaled_dot_product_attention(q_BHSE, k_BHUE, v_BHUE, is_causal=True)
         else:
-            mask_SU = visible(where.queries, where.keys)
+            mask_SU = visible(where.queries, where.keys, where.window)
             y_BHSE = functional.scaled_dot_product_attention(q_BHSE, k_BHUE, v_BHUE, attn_mask=mask_SU)
         return y_BHSE.transpose(1, 2).flatten(2)
 
@@ -85,11 +88,12 @@ class Attention:
         return [(first + head) // shared - kv_first for head in range(where.heads.length // size)]
 
 
-def visible(queries: Run, keys: Run) -> Tensor:
-    """[S, U]: whether a query sees a key."""
+def visible(queries: Run, keys: Run, window: int | None = None) -> Tensor:
+    """[S, U]: whether a query sees a key: one at its own position or before it, and inside its window."""
     at_S = torch.arange(queries.start, queries.start + queries.length)
     at_U = torch.arange(keys.start, keys.start + keys.length)
-    return at_U[None, :] <= at_S[:, None]
+    behind_SU = at_S[:, None] - at_U[None, :]
+    return behind_SU >= 0 if window is None else (behind_SU >= 0) & (behind_SU < window)
 
 
 @dataclass(slots=True)

@@ -273,7 +273,12 @@ class OperatorRunner:
             output=extent(output),
             dtype=DTYPES[output.dtype],
             regions=self._regions.get(site.layer, EVERYTHING) if site.layer is not None else EVERYTHING,
+            window=self._window(site),
         )
+
+    def _window(self, site: Site) -> int | None:
+        """Tokens that a query sees there; None: all before it."""
+        return None if site.layer is None else self._plan.network.window_of(site.layer)
 
     def _parameter_extent(self, name: str) -> Extent:
         parameter = self._plan.parameters[name]
@@ -332,9 +337,11 @@ class OperatorRunner:
         gathering = self.gathering(operator, scope, tensors, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
+        assert scope.site is not None, "attention is computed in blocks"
+        window = self._window(scope.site)
         ring = Ring(
             attention=self._attention,
-            wheres=[where_of(extent(q, member), extent(k, member)) for member in gathering.members],
+            wheres=[where_of(extent(q, member), extent(k, member), window) for member in gathering.members],
             place=gathering.members.index(self._collectives.rank),
             line=self._collectives.wires.line(gathering.what, gathering.members)
             if len(gathering.members) > 1
