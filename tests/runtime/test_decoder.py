@@ -214,7 +214,7 @@ def test_the_scaled_variant_has_kept_slowed_and_blended_frequencies():
 
 def test_what_can_be_planned_and_not_computed_is_refused():
     """A dense network trained in place of the one asked for would be found out weeks later."""
-    with pytest.raises(InputError, match="moe-3m has 8 experts in each layer(.|\n)*model.experts: 0"):
+    with pytest.raises(InputError, match=r"moe-3m has 8 experts in each layer(.|\n)*model.experts: 0"):
         Decoder(network("moe-3m"), KeyedRandom())
 
 

@@ -39,7 +39,7 @@ def verify(path: str, overrides: Sequence[str], asked: Asked) -> int:
     """Run a job's plan and one device on the same batch, and say the first tensor that differs.
 
     Returns: The exit code, 1 if one does.
-    Raises: InputError for a mesh of more ranks than one machine shall run, or a network that cannot be lowered.
+    Raises: InputError for a mesh of more ranks than one machine shall run.
     """
     loaded = read_job(path, overrides)
     refuse_script(loaded, verb="verify")

@@ -63,7 +63,9 @@ def added_up_at_once(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 
 def read_by(operator: Operator, block: Block) -> tuple[str, ...]:
-    """What an operator reads: a gradient may find anything that its forward operator took or gave."""
+    """What an operator reads: a gradient may find anything that its forward operator took or gave, but for masks."""
+    if operator.kind is OperatorKind.DROP_GRAD:
+        return operator.inputs
     kind = FORWARD_OF.get(operator.kind)
     forward = (
         found for found in block.forward if found.kind is kind and found.parameters == operator.parameters

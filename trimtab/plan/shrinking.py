@@ -109,7 +109,6 @@ def _shrunk_network(network: Network, devices: int, layers: int) -> Network:
         # An odd vocabulary stays odd: padding is part of the structure.
         vocab=_VOCAB if network.vocab % 2 == 0 else _VOCAB + 3,
         context=2 * SEQUENCE,
-        dropout=0.0,
         window=_WINDOW if network.window else 0,
         full_layers=min(network.full_layers, layers - 1),
         experts=experts,

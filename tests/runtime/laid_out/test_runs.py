@@ -15,7 +15,7 @@ def run(trimtab: Trimtab, strategy: str, devices: int, *more: str, check: int = 
     """The tiny job with a strategy, saved every four steps."""
     return trimtab(
         "run", "tiny.yaml", "--json", "--set", f'parallelism="{strategy}"', "--set", f"orchestration.devices={devices}",
-        "--set", "model.dropout=0", "--set", "fault_tolerance.checkpoint.every=4", *more, check=check,
+        "--set", "fault_tolerance.checkpoint.every=4", *more, check=check,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site
@@ -23,6 +24,7 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
+_DROPS = (OperatorKind.DROP, OperatorKind.DROP_GRAD)
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
 
@@ -38,6 +40,7 @@ class Scope:
         site: The block at work; None for the update.
         microbatch: Counted from 0; of the update 0.
         phase: Of the step.
+        step: Of the run, whose masks are drawn; None in evaluation, where nothing is dropped, and in the update.
         values: Declared types.
         tensors: What the rank has, by name.
         parameters: As operators take them, by name in the block.
@@ -52,6 +55,7 @@ class Scope:
     phase: Phase
     values: Mapping[str, Value]
     tensors: dict[str, Tensor]
+    step: int | None = None
     parameters: dict[str, Tensor] = field(default_factory=dict)
     tapes: dict[TapeKey, Tape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
@@ -80,6 +84,7 @@ class OperatorRunner:
     Args:
         plan: Whose they are.
         collectives: Of the rank.
+        masks: Of the plan's dropout.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Looks at every operator.
@@ -90,11 +95,13 @@ class OperatorRunner:
         plan: Plan,
         collectives: Collectives,
         *,
+        masks: Masks,
         sums: ShareSums | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._plan = plan
+        self._masks = masks
         self._sums = sums
         self._collectives = collectives
         self._attention = Attention(plan.network)
@@ -173,6 +180,8 @@ class OperatorRunner:
             return [total]
         if kind is OperatorKind.ACCUMULATE:
             return [self._accumulated(operator.outputs[0], tensors[0], scope)]
+        if kind in _DROPS:
+            return [self._dropped(operator, scope, tensors[0])]
         if kind in UNTAPED:
             return [computation(kind, self._pieces(operator, scope))(*tensors)]
         if kind in FORWARD_OF:
@@ -199,6 +208,22 @@ class OperatorRunner:
             before = leaves.get((share, 1))
             leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
         return True
+
+    def _dropped(self, operator: Operator, scope: Scope, x: Tensor) -> Tensor:
+        """An activation or its gradient, by the mask of the activation; the same in evaluation."""
+        if scope.step is None:
+            return x
+        assert scope.site is not None, "masks are of blocks"
+        value = scope.values[operator.outputs[0]]
+        return x * self._masks.draw(
+            x,
+            self._collectives.extent(value),
+            value.shape,
+            step=scope.step,
+            microbatch=scope.microbatch,
+            layer=scope.site.layer,
+            call=operator.call,
+        )
 
     def _accumulated(self, name: str, gradient: Tensor, scope: Scope) -> Tensor:
         before = scope.added_up.get(name)

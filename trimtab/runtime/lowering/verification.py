@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.accounting import unplanned
@@ -124,10 +123,9 @@ class RankRun:
 def verify(question: Question, crew: Crew) -> Verdict:
     """Run a plan on a crew of as many ranks as its mesh has, and compare it with one device.
 
-    Raises: InputError for a network that cannot be lowered; CrewError if a rank fails.
+    Raises: CrewError if a rank fails.
     """
     plan = exact(question.plan)
-    refuse_unlowerable(plan.network)
     rules = Rules(
         optimizer=_tamed(question.optimizer), learning_rate=Rate(question.optimizer.lr), clip=question.clip
     )
