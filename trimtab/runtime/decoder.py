@@ -12,10 +12,11 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
@@ -86,11 +87,14 @@ class Decoder(nn.Module):
 
     Parameters hold no values until ``initialize`` or ``fill``, so it may be built on ``meta``.
     A tied head is the embedding's own parameter; a backward pass adds both of its contributions first and
-    then adds their sum to ``grad``.
+    then adds their sum to ``grad``, unless ``head_gradient`` keeps that of the head.
 
     Args:
         network: What to build.
         keyed: Where dropout masks come from.
+
+    Attributes:
+        head_gradient: What a tied head adds to its matrix, to be added by whoever put this here; None by default.
 
     Raises: InputError for a network with experts, which it cannot compute.
     """
@@ -108,6 +112,7 @@ class Decoder(nn.Module):
         if not network.tied:
             self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
+        self.head_gradient: GradientSum | None = None
 
     def initialize(self, seed: int) -> None:
         """Fill every parameter with ``initial_tensor``."""
@@ -135,13 +140,53 @@ class Decoder(nn.Module):
         for number, layer in enumerate(self.layers):
             x_BTD = layer(x_BTD, rotation, mask_TT if self.network.window_of(number) else None)
         head: nn.Linear | nn.Embedding = self.embedding if self.network.tied else self.head
-        return linear(self.final_norm(x_BTD), head.weight)
+        matrix: Tensor = head.weight
+        if self.network.tied and self.head_gradient is not None:
+            matrix = _SummedApart.apply(matrix, self.head_gradient)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return linear(self.final_norm(x_BTD), matrix)
 
     def _rotation(self, device: torch.device) -> Tensor:
         # Always for the whole context: an entry must not depend on the length of the first sample seen.
         if device not in self._rotations:
             self._rotations[device] = rotation_table(self.network).to(device)
         return self._rotations[device]
+
+
+class GradientSum:
+    """What one use of a parameter adds to its gradient, over some backward passes, apart from what its other uses add."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+
+    def add(self, gradient: Tensor) -> None:
+        """One backward pass more."""
+        self._sum = gradient.clone() if self._sum is None else self._sum.add_(gradient)
+
+    def forget(self) -> None:
+        """Nothing has been added."""
+        self._sum = None
+
+    def move_to(self, parameter: Tensor) -> None:
+        """Add the sum to the gradient of the parameter, and begin again."""
+        if self._sum is not None:
+            assert parameter.grad is not None, "the other uses have added theirs"
+            parameter.grad.add_(self._sum)
+        self.forget()
+
+
+class _SummedApart(torch.autograd.Function):
+    """A parameter whose gradient goes to a sum of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, apart: GradientSum) -> Tensor:
+        ctx.apart = apart
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        ctx.apart.add(gradient)
+        return None, None
 
 
 class Layer(nn.Module):

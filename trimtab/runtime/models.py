@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.catalog import Network
-from trimtab.runtime.decoder import Decoder, token_loss_sum
+from trimtab.runtime.decoder import Decoder, GradientSum, token_loss_sum
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import ComputeType, InputError
@@ -40,6 +40,12 @@ class Model(Protocol):
 
         Runs under autocast where the run computes in bf16. Without a target: 0, and gradients of zero.
         """
+
+    def begin_share(self) -> None:
+        """Forget what backward passes of a share that was broken off have left outside of the parameters."""
+
+    def end_share(self) -> None:
+        """All backward passes of a share have run: what they have left elsewhere joins the parameters' gradients."""
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Every parameter once, tied ones under the name that comes first, frozen ones included."""
@@ -82,16 +88,30 @@ def build_model(
 
 
 class PresetModel:
-    """A network of the catalog; see Model."""
+    """A network of the catalog; see Model.
+
+    What head and embedding add to a matrix that they share is added up apart over a share, and put together at its end:
+    the order of ranks of a pipeline, which have one of the two each.
+    """
 
     def __init__(self, decoder: Decoder, compute: ComputeType) -> None:
         self.module = decoder
         self._compute = compute
+        self._head_gradient = GradientSum()
+        decoder.head_gradient = self._head_gradient if decoder.network.tied else None
 
     def loss_sum(self, tokens_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
         """See Model."""
         with _autocast(self._compute, tokens_BT.device):
             return token_loss_sum(self.module(tokens_BT), targets_BT)
+
+    def begin_share(self) -> None:
+        """See Model."""
+        self._head_gradient.forget()
+
+    def end_share(self) -> None:
+        """See Model."""
+        self._head_gradient.move_to(self.module.embedding.weight)
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """See Model."""
@@ -128,6 +148,12 @@ class UserModel:
             f" [{tokens_BT.shape[0]}, {tokens_BT.shape[1]}, vocab] or (sum of token losses, number of targets).\n"
             "  A mean will not do: return its sum and what it was divided by."
         )
+
+    def begin_share(self) -> None:
+        """See Model; all gradients stand in the parameters."""
+
+    def end_share(self) -> None:
+        """See Model."""
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """See Model."""
