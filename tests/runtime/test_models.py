@@ -147,6 +147,7 @@ def test_a_tied_matrix_gets_what_both_of_its_uses_add_each_added_up_apart():
 def test_a_share_that_was_broken_off_leaves_nothing():
     """Half of it would be in the next share, and in the weights for ever."""
     model = build(TIED)
+    model.begin_share()
     model.loss_sum(*microbatch())[0].backward()
     assert torch.equal(_shares_gradient(model, 2), _shares_gradient(build(TIED), 2))
 

@@ -162,16 +162,11 @@ class GradientSum:
         """One backward pass more."""
         self._sum = gradient.clone() if self._sum is None else self._sum.add_(gradient)
 
-    def forget(self) -> None:
-        """Nothing has been added."""
-        self._sum = None
-
-    def move_to(self, parameter: Tensor) -> None:
-        """Add the sum to the gradient of the parameter, and begin again."""
+    def add_to(self, parameter: Tensor) -> None:
+        """Add it to the gradient of the parameter, which its other uses have made."""
         if self._sum is not None:
             assert parameter.grad is not None, "the other uses have added theirs"
             parameter.grad.add_(self._sum)
-        self.forget()
 
 
 class _SummedApart(torch.autograd.Function):

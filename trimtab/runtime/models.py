@@ -42,7 +42,10 @@ class Model(Protocol):
         """
 
     def begin_share(self) -> None:
-        """Forget what backward passes of a share that was broken off have left outside of the parameters."""
+        """Backward passes from here on are of one share, and may leave gradients elsewhere than in the parameters.
+
+        What those of a share that was broken off have left is forgotten.
+        """
 
     def end_share(self) -> None:
         """All backward passes of a share have run: what they have left elsewhere joins the parameters' gradients."""
@@ -97,8 +100,6 @@ class PresetModel:
     def __init__(self, decoder: Decoder, compute: ComputeType) -> None:
         self.module = decoder
         self._compute = compute
-        self._head_gradient = GradientSum()
-        decoder.head_gradient = self._head_gradient if decoder.network.tied else None
 
     def loss_sum(self, tokens_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, int]:
         """See Model."""
@@ -107,11 +108,13 @@ class PresetModel:
 
     def begin_share(self) -> None:
         """See Model."""
-        self._head_gradient.forget()
+        self.module.head_gradient = GradientSum() if self.module.network.tied else None
 
     def end_share(self) -> None:
         """See Model."""
-        self._head_gradient.move_to(self.module.embedding.weight)
+        if self.module.head_gradient is not None:
+            self.module.head_gradient.add_to(self.module.embedding.weight)
+        self.module.head_gradient = None
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """See Model."""
