@@ -130,8 +130,13 @@ def _difference(found: "Divergence") -> Iterator[str]:
     if found.microbatch is not None:
         where += f", microbatch {found.microbatch + 1}"
     yield f"different: {found.tensor}, {where}"
-    if found.ratio is not None:
+    if found.ratio is not None and found.is_of_movement:
+        yield f"  it moves {found.ratio:.6g} times as far in the step as on one device"
+    elif found.ratio is not None:
         yield f"  it is {found.ratio:.6g} times what one device has"
+    elif found.ratios is not None:
+        least, most = found.ratios
+        yield f"  it is {least:.6g} to {most:.6g} times what one device has, on each rank another number"
     else:
         yield f"  it differs by {found.error:.1e} of its size"
     if found.ranks:
@@ -177,6 +182,8 @@ def _divergence_document(found: "Divergence") -> dict[str, Any]:
         "microbatch": found.microbatch,
         "error": found.error,
         "ratio": found.ratio,
+        "ratios": None if found.ratios is None else list(found.ratios),
+        "is_of_movement": found.is_of_movement,
         "axis": found.axis,
         "ranks": list(found.ranks),
         "cause": found.cause,
