@@ -95,9 +95,10 @@ def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran, phase: st
 
 def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran) -> None:
     """It takes a peer's state and its share of the work; the run must not wait for it."""
+    slow = [word for step in range(3, 8) for word in ("--inject", f"slow:rank=0,step={step},factor=200")]
     ran = trimtab(
-        "run", "tiny.yaml", "--json", "--inject", "kill:rank=1,step=2,phase=compute", "--inject",
-        "slow:rank=0,factor=200", "--set", "fault_tolerance.replace=true",
+        "run", "tiny.yaml", "--json", "--inject", "kill:rank=1,step=2,phase=compute", *slow, "--set",
+        "fault_tolerance.replace=true",
     )  # fmt: skip
     assert_same_weights(ran, undisturbed)
     members = [event["members"] for event in ran.events("formed")]
