@@ -174,34 +174,36 @@ def _mean_over_microbatches(wires: Wires) -> AbstractContextManager[None]:
     return _loss_gradient(lambda gradient, _: gradient / 4)
 
 
-Make = Callable[[OperatorRunner, Operator, Scope, frozenset[int] | None], None]
+Hook = Callable[[Operator, Scope], None]
 
 
-def _making(around: Callable[[Make], Make]) -> AbstractContextManager[None]:
-    """What runs an operator, with something around it."""
-    changed = around(OperatorRunner.make)
+def _nothing(operator: Operator, scope: Scope) -> None:
+    pass
 
-    def make(
+
+def _around_operators(*, before: Hook = _nothing, after: Hook = _nothing) -> AbstractContextManager[None]:
+    """Something that happens around every operator."""
+    make = OperatorRunner.make
+
+    def hooked(
         self: OperatorRunner, operator: Operator, scope: Scope, members: frozenset[int] | None = None
     ) -> None:
-        changed(self, operator, scope, members)
+        before(operator, scope)
+        make(self, operator, scope, members)
+        after(operator, scope)
 
-    return _in_place_of(OperatorRunner, "make", make)
+    return _in_place_of(OperatorRunner, "make", hooked)
 
 
 def _experts_by_ranks(wires: Wires) -> AbstractContextManager[None]:
     """Gradients of experts are multiplied by the ranks that share them out."""
 
-    def around(make: Make) -> Make:
-        def scaled(self: OperatorRunner, operator: Operator, scope: Scope, members: Any) -> None:
-            make(self, operator, scope, members)
-            if operator.kind is OperatorKind.EXPERT_LINEAR_GRAD:
-                name = operator.outputs[1]
-                scope.tensors[name] = scope.tensors[name] * 2
+    def scale(operator: Operator, scope: Scope) -> None:
+        if operator.kind is OperatorKind.EXPERT_LINEAR_GRAD:
+            name = operator.outputs[1]
+            scope.tensors[name] = scope.tensors[name] * 2
 
-        return scaled
-
-    return _making(around)
+    return _around_operators(after=scale)
 
 
 def _stale_bucket(wires: Wires) -> AbstractContextManager[None]:
@@ -209,37 +211,29 @@ def _stale_bucket(wires: Wires) -> AbstractContextManager[None]:
     kept: dict[str, Tensor] = {}
     first: list[tuple[str, ...]] = []
 
-    def around(make: Make) -> Make:
-        def late(self: OperatorRunner, operator: Operator, scope: Scope, members: Any) -> None:
-            make(self, operator, scope, members)
-            is_sum = operator.kind is OperatorKind.ALL_REDUCE and operator.inputs[0].startswith("acc:")
-            if not is_sum or first[:1] not in ([], [operator.outputs]):
-                return
-            first[:] = [operator.outputs]
-            fresh = {name: scope.tensors[name].clone() for name in operator.outputs}
-            scope.tensors.update({name: kept.get(name, fresh[name]).clone() for name in fresh})
-            kept.update(fresh)
+    def put_back(operator: Operator, scope: Scope) -> None:
+        is_sum = operator.kind is OperatorKind.ALL_REDUCE and operator.inputs[0].startswith("acc:")
+        if not is_sum or first[:1] not in ([], [operator.outputs]):
+            return
+        first[:] = [operator.outputs]
+        fresh = {name: scope.tensors[name].clone() for name in operator.outputs}
+        scope.tensors.update({name: kept.get(name, fresh[name]).clone() for name in fresh})
+        kept.update(fresh)
 
-        return late
-
-    return _making(around)
+    return _around_operators(after=put_back)
 
 
 def _transposed_pieces(wires: Wires) -> AbstractContextManager[None]:
     """A matrix is cut in the order of its memory, and its memory is that of the transposed one."""
 
-    def around(make: Make) -> Make:
-        def reordered(self: OperatorRunner, operator: Operator, scope: Scope, members: Any) -> None:
-            if operator.kind is OperatorKind.REDUCE_SCATTER and scope.site is not None:
-                for name in operator.inputs:
-                    whole = scope.tensors[name]
-                    if whole.dim() == 2:
-                        scope.tensors[name] = whole.t().reshape(whole.shape)
-            make(self, operator, scope, members)
+    def turn(operator: Operator, scope: Scope) -> None:
+        if operator.kind is OperatorKind.REDUCE_SCATTER and scope.site is not None:
+            for name in operator.inputs:
+                whole = scope.tensors[name]
+                if whole.dim() == 2:
+                    scope.tensors[name] = whole.t().reshape(whole.shape)
 
-        return reordered
-
-    return _making(around)
+    return _around_operators(before=turn)
 
 
 def _rate_by_rank(wires: Wires) -> AbstractContextManager[None]:
