@@ -12,6 +12,16 @@ VERBS = [
 
 OPTIONS = {
     "run": {"--script", "--set", "--inject", "--dry-run", "--json"},
+    "simulate": {
+        "--failures",
+        "--days",
+        "--seeds",
+        "--step-seconds",
+        "--spares",
+        "--events",
+        "--set",
+        "--json",
+    },
     "resume": {"--set", "--inject", "--json"},
     "explain": {
         "--set",

@@ -108,6 +108,17 @@ def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran
     assert [event["behind"] for event in ran.events("healed")] == [0]
 
 
+def test_an_exception_that_is_borne_costs_no_bit(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """FT-08: a record that could not be read once is no reason to lose a night; a new process takes the place."""
+    ran = trimtab(
+        "run", "tiny.yaml", "--json", "--inject", "raise:rank=1,step=5", "--set",
+        "fault_tolerance.restarts.user_error=1",
+    )  # fmt: skip
+    assert_same_weights(ran, undisturbed)
+    (lost,) = ran.document["recoveries"]
+    assert (lost["rank"], lost["cause"]) == (1, "user_error")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
