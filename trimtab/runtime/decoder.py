@@ -22,6 +22,7 @@ from torch.nn import functional
 from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
 from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
+from trimtab.runtime.rms_norm import RmsNorm
 from trimtab.terms import InputError
 
 IGNORED_TARGET = -100
@@ -332,7 +333,7 @@ def rotate(x_BTHE: Tensor, rotation: Tensor) -> Tensor:
 
 
 def _norm(network: Network, size: int) -> nn.Module:
-    norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else nn.RMSNorm
+    norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else RmsNorm
     return norm(size, eps=network.norm_eps)
 
 

@@ -183,16 +183,14 @@ def _nothing(operator: Operator, scope: Scope) -> None:
 
 def _around_operators(*, before: Hook = _nothing, after: Hook = _nothing) -> AbstractContextManager[None]:
     """Something that happens around every operator."""
-    make = OperatorRunner.make
+    make = OperatorRunner._make
 
-    def hooked(
-        self: OperatorRunner, operator: Operator, scope: Scope, members: frozenset[int] | None = None
-    ) -> None:
-        before(operator, scope)
-        make(self, operator, scope, members)
-        after(operator, scope)
+    def hooked(self: OperatorRunner, bound: Any, scope: Scope, members: frozenset[int] | None) -> None:
+        before(bound.operator, scope)
+        make(self, bound, scope, members)
+        after(bound.operator, scope)
 
-    return _in_place_of(OperatorRunner, "make", hooked)
+    return _in_place_of(OperatorRunner, "_make", hooked)
 
 
 def _experts_by_ranks(wires: Wires) -> AbstractContextManager[None]:

@@ -18,6 +18,7 @@ from trimtab.runtime.lowering import experts, losses
 from trimtab.runtime.lowering.attention import Attention, Where
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Run
+from trimtab.runtime.rms_norm import rms_norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ def _norm(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     if network.norm is Norm.LAYERNORM:
         found = functional.layer_norm(vectors, (size,), weight, bias, eps=network.norm_eps)
     else:
-        found = functional.rms_norm(vectors, (size,), weight, eps=network.norm_eps)
+        found = rms_norm(vectors, weight, network.norm_eps)
     return found.view(x.shape)
 
 
@@ -153,23 +154,16 @@ def _vocab_sums(pieces: Pieces, logits: Tensor, targets: Tensor, highest: Tensor
     return losses.vocabulary_sums(logits, targets, highest, pieces.inputs[0].dims[2])
 
 
-def _loss(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    return losses.loss_sum(targets, *_sums(pieces, logits, targets, given))
+def _loss(_: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    """With maximum and sums over the vocabulary as they were reduced, or from logits that are whole."""
+    return losses.loss_sum(targets, *reduced) if reduced else losses.whole_loss_sum(logits, targets)
 
 
-def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    highest, sums = _sums(pieces, logits, targets, given)
+def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    if not reduced:
+        return losses.whole_loss_gradient(logits, targets)
+    highest, sums = reduced
     return losses.loss_gradient(logits, targets, highest, sums, pieces.inputs[0].dims[2])
-
-
-def _sums(pieces: Pieces, logits: Tensor, targets: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Maximum and sums over the vocabulary: as they were reduced, or from logits that are whole."""
-    if given:
-        highest, sums = given
-        return highest, sums
-    vocab = pieces.inputs[0].dims[2]
-    highest = losses.highest(logits, vocab)
-    return highest, losses.vocabulary_sums(logits, targets, highest, vocab)
 
 
 _COMPUTE: Mapping[OperatorKind, Callable[..., Tensor]] = {

@@ -16,6 +16,7 @@ from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
 from trimtab.runtime.lowering.batches import Feed, Microbatch
 from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
+from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
@@ -28,7 +29,7 @@ from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules, Updater
-from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.lowering.wires import Expected, Sent, Wires
 from trimtab.runtime.weights.reading import Weights
 
 
@@ -37,7 +38,7 @@ class _Kept:
     """What a block keeps of a microbatch between its forward and its backward pass."""
 
     tensors: dict[str, Tensor]
-    tapes: dict[TapeKey, Tape | RingTape]
+    tapes: dict[TapeKey, Tape | ClosedTape | RingTape]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,6 +50,7 @@ class Flow:
         step: Of the run, from 0; None in evaluation.
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
+        expected: What other ranks hand over, on its way.
         loss: Sum of the token losses so far.
         losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
@@ -60,6 +62,7 @@ class Flow:
     step: int | None
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
+    expected: dict[tuple[Phase, int, int], Expected] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
     losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
@@ -122,6 +125,7 @@ class Rank:
         self._compressor = collectives.compressor
         self._read = read
         self._sites = sites_of(plan)
+        self._names = [(_stored_names(site), _used_names(site)) for site in self._sites]
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
@@ -216,8 +220,10 @@ class Rank:
         """
         flow = self._flow(microbatches, number)
         for actions in self._order:
-            for action in actions:
+            for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
+                if following is not None:
+                    self._expect(following, flow)
                 self._act(action, flow)
             self._fold(flow)
         self.wires.posted.wait()
@@ -319,8 +325,7 @@ class Rank:
         sites = self._sites[:-1] if self._is_tied_at_once else self._sites
         for site, left in zip(sites, by_site, strict=False):
             for name, gradient in left.items():
-                full = f"acc:{site.full_name(name.removeprefix('acc:'))}"
-                found[full if full in values else f"{full}#{site.block.name}"] = gradient
+                found[site.added_up(name, values)] = gradient
         return found
 
     # A pipeline's actions.
@@ -394,21 +399,15 @@ class Rank:
 
     def _scope(self, site: Site, microbatch: int, phase: Phase, step: int | None) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""
-        values = site.block.values
-        stored = {
-            name: self.stored[site.full_name(name.removeprefix(_STORED))]
-            for name in values
-            if name.startswith(_STORED) and "@" not in name
-        }
-        used = {name for operator in site.block.forward for name in operator.parameters}
+        stored, used = self._names[site.index]
         return Scope(
             site=site,
             microbatch=microbatch,
             phase=phase,
             step=step,
-            values=values,
-            tensors=stored,
-            parameters={name: self.stored[site.full_name(name)] for name in used},
+            values=site.block.values,
+            tensors={name: self.stored[full] for name, full in stored},
+            parameters={name: self.stored[full] for name, full in used},
             added_up=self._added_up[site.index],
             leaves=self._leaves[site.index],
         )
@@ -441,13 +440,28 @@ class Rank:
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
     def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
-        peer = self._peer(source)
-        if peer == self.rank:
-            return flow.streams.pop((phase, source, microbatch))
+        key = phase, source, microbatch
+        if self._peer(source) == self.rank:
+            return flow.streams.pop(key)
+        expected = flow.expected.pop(key) if key in flow.expected else self._expected(*key)
+        return self.wires.take(expected)
+
+    def _expect(self, action: Action, flow: Flow) -> None:
+        """What an action is going to take from another rank may arrive while this one still computes."""
+        phase, source = Phase.FORWARD, action.stage - 1
+        if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+            phase, source = Phase.BACKWARD, action.stage + 1
+        elif action.kind is not ActionKind.FORWARD:
+            return
+        if 0 <= source < self._stages.num_stages and self._peer(source) != self.rank:
+            key = phase, source, action.microbatch
+            flow.expected[key] = self._expected(*key)
+
+    def _expected(self, phase: Phase, source: int, microbatch: int) -> Expected:
         value = self._handed_value(phase, source)
-        return self.wires.receive(
+        return self.wires.expect(
             self._border(phase),
-            peer,
+            self._peer(source),
             self.extent(value).shape,
             DTYPES[value.dtype],
             tag=self._tag(phase, source, microbatch),
@@ -476,6 +490,21 @@ class Rank:
 
 
 _STORED = "stored:"
+
+
+def _stored_names(site: Site) -> list[tuple[str, str]]:
+    """Stored pieces as a block calls them, and as the network does."""
+    return [
+        (name, site.full_name(name.removeprefix(_STORED)))
+        for name in site.block.values
+        if name.startswith(_STORED) and "@" not in name
+    ]
+
+
+def _used_names(site: Site) -> list[tuple[str, str]]:
+    """The same of the parameters that its operators take."""
+    used = dict.fromkeys(name for operator in site.block.forward for name in operator.parameters)
+    return [(name, site.full_name(name)) for name in used]
 
 
 def _order(plan: Plan, place: int) -> tuple[tuple[Action, ...], ...]:
