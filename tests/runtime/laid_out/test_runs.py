@@ -31,6 +31,12 @@ def assert_same(ran: Ran, reference: Ran) -> None:
         assert ran.document[key] == reference.document[key], key
 
 
+def test_a_plan_has_the_bits_of_plain_replicas(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """Dropout, a tied matrix on two stages, two microbatches a share: masks and orders of addition are those of no layout."""
+    plain = trimtab("run", "tiny.yaml", "--json", "--set", "orchestration.devices=2")
+    assert_same(plain, undisturbed)
+
+
 def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, undisturbed: Ran) -> None:
     """All wait for its replacement, and go back to the newest checkpoint: two steps are computed again."""
     ran = run(trimtab, STORED, 3, "--inject", "kill:rank=1,step=6,phase=reduce")
