@@ -7,11 +7,12 @@ are those of ``trimtab.runtime.lowering`` on torch 2.13; tests measure them on r
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.catalog import Activation, Network, Norm, Positions
 from trimtab.cost.block_bytes import value_bytes
 from trimtab.plan.lifetimes import norm_piece
+from trimtab.plan.placements import Placements
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Transfer, Value
 from trimtab.plan.tables import BYTES_OF
 
@@ -92,6 +93,8 @@ class OperatorCounter:
             case OperatorKind.ACTIVATE:
                 is_gated = self._network.activation is Activation.SWIGLU
                 return OperatorBytes(saved=self.size(operator.outputs[0]) if is_gated else 0)
+            case OperatorKind.DROP | OperatorKind.DROP_GRAD:
+                return OperatorBytes(scratch=self._mask(operator.outputs[0]))
             case OperatorKind.ROUTE:
                 size = self.size(operator.inputs[0])
                 return OperatorBytes(saved=2 * size, scratch=6 * self._network.top_k * size)
@@ -155,6 +158,13 @@ class OperatorCounter:
         q, k, _ = operator.inputs
         saved = self.elements(q) // self._network.head_size * _FP32
         return OperatorBytes(saved=saved + (self.size(q) + self.size(k) if self._is_turned else 0))
+
+    def _mask(self, name: str) -> int:
+        """The mask of whole rows, as it is drawn, and a copy of the own part of it where rows are cut."""
+        value, own = self._values[name], self.size(name)
+        rows = Placements(tuple(item for item in value.placements if item[1].dim == "batch"))
+        whole = value_bytes(replace(value, placements=rows), self._sizes)
+        return whole if whole == own else whole + own
 
     def _slots(self, name: str) -> int:
         """Places of tokens, experts and slots."""

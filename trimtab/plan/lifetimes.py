@@ -97,7 +97,9 @@ def _can_be_in_place(operator: Operator, update: Update) -> bool:
 
 
 def read_by(operator: Operator, block: Block) -> tuple[str, ...]:
-    """What an operator reads: a gradient may find anything that its forward operator took or gave."""
+    """What an operator reads: a gradient may find anything that its forward operator took or gave, but for masks."""
+    if operator.kind is OperatorKind.DROP_GRAD:
+        return operator.inputs
     kind = FORWARD_OF.get(operator.kind)
     forward = (
         found for found in block.forward if found.kind is kind and found.parameters == operator.parameters

@@ -23,17 +23,20 @@ class Where:
     Args:
         queries, keys: Positions in the sample.
         heads, kv_heads: Elements of the dims that hold the heads.
+        window: Tokens that a query sees, its own included; None: all before it.
     """
 
     queries: Run
     keys: Run
     heads: Run
     kv_heads: Run
+    window: int | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether queries and keys are the same positions, from the first on."""
-        return self.queries == self.keys and self.queries.start == 0
+        """Whether queries and keys are the same positions, from the first on, and nothing is out of sight."""
+        is_all = self.queries == self.keys and self.queries.start == 0
+        return is_all and (self.window is None or self.window >= self.keys.length)
 
 
 class Attention:
@@ -51,7 +54,7 @@ class Attention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
         """[B, S, H E], [B, U, K E], [B, U, K E] -> [B, S, H E]; U must reach to each query's own position."""
         q_BHSE, k_BKUE, v_BKUE = self.by_head(q, k, v, where)
-        mask_SU = None if where.is_whole else visible(where.queries, where.keys)
+        mask_SU = None if where.is_whole else visible(where.queries, where.keys, where.window)
         heads = self.shared_heads(where)
         is_grouped = heads != list(range(k_BKUE.shape[1]))
         if is_grouped and not _repeats(heads, k_BKUE.shape[1]):
@@ -87,11 +90,12 @@ def _repeats(heads: Sequence[int], kv_heads: int) -> bool:
     return list(heads) == [head for head in range(kv_heads) for _ in range(each)]
 
 
-def visible(queries: Run, keys: Run) -> Tensor:
-    """[S, U]: whether a query sees a key."""
+def visible(queries: Run, keys: Run, window: int | None = None) -> Tensor:
+    """[S, U]: whether a query sees a key: one at its own position or before it, and inside its window."""
     at_S = torch.arange(queries.start, queries.start + queries.length)
     at_U = torch.arange(keys.start, keys.start + keys.length)
-    return at_U[None, :] <= at_S[:, None]
+    behind_SU = at_S[:, None] - at_U[None, :]
+    return behind_SU >= 0 if window is None else (behind_SU >= 0) & (behind_SU < window)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, whe
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.lowering.homes import Homes
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site
@@ -27,6 +28,7 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
+_DROPS = (OperatorKind.DROP, OperatorKind.DROP_GRAD)
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
 
@@ -57,6 +59,7 @@ class Scope:
         site: The block at work; None for the update.
         microbatch: Counted from 0; of the update 0.
         phase: Of the step.
+        step: Of the run, whose masks are drawn; None in evaluation, where nothing is dropped, and in the update.
         values: Declared types.
         tensors: What the rank has, by name.
         parameters: As operators take them, by name in the block.
@@ -71,6 +74,7 @@ class Scope:
     phase: Phase
     values: Mapping[str, Value]
     tensors: dict[str, Tensor]
+    step: int | None = None
     parameters: dict[str, Tensor] = field(default_factory=dict)
     tapes: dict[TapeKey, Tape | ClosedTape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
@@ -102,6 +106,7 @@ class OperatorRunner:
     Args:
         plan: Whose they are.
         collectives: Of the rank.
+        masks: Of the plan's dropout.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Looks at every operator.
@@ -112,11 +117,13 @@ class OperatorRunner:
         plan: Plan,
         collectives: Collectives,
         *,
+        masks: Masks,
         sums: ShareSums | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._plan = plan
+        self._masks = masks
         self._sums = sums
         self._collectives = collectives
         self._attention = Attention(plan.network)
@@ -214,6 +221,8 @@ class OperatorRunner:
             return lambda _, tensors, __: [added(tensors, home)]
         if kind is OperatorKind.ACCUMULATE:
             return self._adding(operator, scope)
+        if kind in _DROPS:
+            return partial(self._dropped, operator)
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
             return lambda _, tensors, __: [compute(*tensors)]
@@ -241,6 +250,26 @@ class OperatorRunner:
             before = leaves.get((share, 1))
             leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
         return True
+
+    def _dropped(
+        self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+    ) -> Sequence[Tensor]:
+        """An activation or its gradient, by the mask of the activation; the same in evaluation."""
+        (x,) = tensors
+        if scope.step is None:
+            return [x]
+        assert scope.site is not None, "masks are of blocks"
+        value = scope.values[operator.outputs[0]]
+        mask = self._masks.draw(
+            x,
+            self._collectives.extent(value),
+            value.shape,
+            step=scope.step,
+            microbatch=scope.microbatch,
+            layer=scope.site.layer,
+            call=operator.call,
+        )
+        return [x * mask]
 
     def _adding(self, operator: Operator, scope: Scope) -> "_Apply":
         """The gradient of a microbatch is added to those before it; the first one is put where the sum lies."""
@@ -318,7 +347,12 @@ class OperatorRunner:
             output=extent(output),
             dtype=DTYPES[output.dtype],
             regions=self._regions.get(site.layer, EVERYTHING) if site.layer is not None else EVERYTHING,
+            window=self._window(site),
         )
+
+    def _window(self, site: Site) -> int | None:
+        """Tokens that a query sees there; None: all before it."""
+        return None if site.layer is None else self._plan.network.window_of(site.layer)
 
     def _parameter_extent(self, name: str) -> Extent:
         parameter = self._plan.parameters[name]
@@ -401,9 +435,11 @@ class OperatorRunner:
         gathering = self.gathering(operator, scope, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
+        assert scope.site is not None, "attention is computed in blocks"
+        window = self._window(scope.site)
         ring = Ring(
             attention=self._attention,
-            wheres=[where_of(extent(q, member), extent(k, member)) for member in gathering.members],
+            wheres=[where_of(extent(q, member), extent(k, member), window) for member in gathering.members],
             place=gathering.members.index(self._collectives.rank),
             line=self._collectives.wires.line(gathering.what, gathering.members)
             if len(gathering.members) > 1

@@ -194,7 +194,7 @@ def _activation(pieces: Pieces, names: _Names, _: Sequence[Tensor]) -> ClosedFor
 def _attention(pieces: Pieces, names: _Names, tensors: Sequence[Tensor]) -> ClosedForm | None:
     q, k, _ = tensors
     is_plain = pieces.network.positions is not Positions.ROTARY and q.shape == k.shape
-    where = where_of(pieces.inputs[0], pieces.inputs[1])
+    where = where_of(pieces.inputs[0], pieces.inputs[1], pieces.window)
     if not is_plain or not where.is_whole or q.device.type != "cpu":
         return None
     return _Attention(names[:-1], names[-1], pieces.network.head_size)

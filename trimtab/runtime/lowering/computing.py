@@ -33,6 +33,7 @@ class Pieces:
         output: Extent of the output.
         dtype: Of the output.
         regions: Tokens that are routed together.
+        window: Tokens that a query of this layer sees; None: all before it.
     """
 
     network: Network
@@ -42,6 +43,7 @@ class Pieces:
     output: Extent
     dtype: torch.dtype
     regions: Sequence[Region]
+    window: int | None
 
 
 Compute = Callable[..., Tensor]
@@ -105,13 +107,19 @@ def _add_bias(pieces: Pieces, x: Tensor, bias: Tensor) -> Tensor:
     return x + bias[_inside(pieces.parameters[0].dims[0], pieces.inputs[0].dims[-1])].to(x.dtype)
 
 
-def where_of(queries: Extent, keys: Extent) -> Where:
+def where_of(queries: Extent, keys: Extent, window: int | None) -> Where:
     """Positions and heads of queries and keys."""
-    return Where(queries=queries.dims[1], keys=keys.dims[1], heads=queries.dims[2], kv_heads=keys.dims[2])
+    return Where(
+        queries=queries.dims[1],
+        keys=keys.dims[1],
+        heads=queries.dims[2],
+        kv_heads=keys.dims[2],
+        window=window,
+    )
 
 
 def _attend(pieces: Pieces, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return pieces.attention(q, k, v, where_of(pieces.inputs[0], pieces.inputs[1]))
+    return pieces.attention(q, k, v, where_of(pieces.inputs[0], pieces.inputs[1], pieces.window))
 
 
 def _activate(pieces: Pieces, up: Tensor, gate: Tensor | None = None) -> Tensor:

@@ -8,7 +8,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind, actions_of
@@ -22,6 +21,7 @@ from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
 from trimtab.runtime.lowering.loading import read_piece
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
@@ -47,6 +47,7 @@ class Flow:
 
     Args:
         microbatches: Of all replicas.
+        step: Of the run, from 0; None in evaluation.
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
         expected: What other ranks hand over, on its way.
@@ -58,6 +59,7 @@ class Flow:
     """
 
     microbatches: Sequence[Microbatch]
+    step: int | None
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
     expected: dict[tuple[Phase, int, int], Expected] = field(default_factory=dict)
@@ -94,10 +96,9 @@ class Rank:
         feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
         weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
+        masks: Of dropout; by default those of the seed for the plan's own rows.
         observe: Looks at every operator.
         read: The number in a tensor of one element.
-
-    Raises: InputError for a network that cannot be computed so.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class Rank:
         feed: Feed = take,
         weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
+        masks: Masks | None = None,
         observe: Observer | None = None,
         read: Callable[[Tensor], float] = float,
     ) -> None:
-        refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
         self._seed, self._weights = seed, weights
@@ -128,7 +129,14 @@ class Rank:
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
-        self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
+        self._runner = OperatorRunner(
+            plan,
+            collectives,
+            masks=masks or Masks(plan.work, plan.network.dropout, seed=seed),
+            sums=self.sums,
+            regions=regions,
+            observe=observe,
+        )
         self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
@@ -198,18 +206,19 @@ class Rank:
             microbatches: Of all replicas; the rank takes its own rows and columns.
             number: Of the step, from 0.
         """
-        return self.update(self.compute(microbatches), number)
+        return self.update(self.compute(microbatches, number), number)
 
     def compute(
-        self, microbatches: Sequence[Microbatch], *, between: Callable[[], None] = lambda: None
+        self, microbatches: Sequence[Microbatch], number: int, *, between: Callable[[], None] = lambda: None
     ) -> Flow:
         """Gradients of all microbatches; weights stay as they are.
 
         Args:
             microbatches: As ``step`` takes them.
+            number: Of the step, from 0.
             between: Called before each action of the stages.
         """
-        flow = self._flow(microbatches)
+        flow = self._flow(microbatches, number)
         for actions in self._order:
             for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
@@ -241,7 +250,7 @@ class Rank:
 
         Ranks that split the sequence each have a part of it, and each gives its part.
         """
-        flow = self._flow([batch])
+        flow = self._flow([batch], None)
         for stage in self._stages.of(self.rank):
             self._forward(stage, 0, flow)
         self.wires.posted.wait()
@@ -263,9 +272,9 @@ class Rank:
             if operator.transfer is not None and operator.inputs[0].startswith("loss")
         ]
 
-    def _flow(self, microbatches: Sequence[Microbatch]) -> Flow:
+    def _flow(self, microbatches: Sequence[Microbatch], step: int | None) -> Flow:
         """Nothing computed yet."""
-        flow = Flow(microbatches=microbatches)
+        flow = Flow(microbatches=microbatches, step=step)
         self._added_up = [{} for _ in self._sites]
         if self._is_tied_at_once:
             self._added_up[-1] = self._added_up[0]
@@ -345,7 +354,7 @@ class Rank:
 
     def _forward_block(self, site: Site, microbatch: int, stream: Tensor | None, flow: Flow) -> Tensor | None:
         """What a block hands on; None from the head, whose loss is added up."""
-        scope = self._scope(site, microbatch, Phase.FORWARD)
+        scope = self._scope(site, microbatch, Phase.FORWARD, flow.step)
         self._feed(scope, stream, flow)
         self._gather(site, scope)
         self._runner.take_turns(self._runner.turns(site.block).forward, scope)
@@ -374,7 +383,7 @@ class Rank:
     ) -> Tensor | None:
         """The gradient of what a block was handed; None from the embedding."""
         kept = flow.kept.pop((site.index, microbatch))
-        scope = self._scope(site, microbatch, Phase.BACKWARD)
+        scope = self._scope(site, microbatch, Phase.BACKWARD, flow.step)
         scope.tensors |= kept.tensors
         scope.tapes = kept.tapes
         if gradient is not None:
@@ -388,13 +397,14 @@ class Rank:
         self._runner.take_turns(turns.backward, scope)
         return scope.tensors[site.block.gradient] if site.block.gradient else None
 
-    def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
+    def _scope(self, site: Site, microbatch: int, phase: Phase, step: int | None) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""
         stored, used = self._names[site.index]
         return Scope(
             site=site,
             microbatch=microbatch,
             phase=phase,
+            step=step,
             values=site.block.values,
             tensors={name: self.stored[full] for name, full in stored},
             parameters={name: self.stored[full] for name, full in used},
