@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from trimtab.ledger.manifests import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
+from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, load
+from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
 from trimtab.runtime.checkpoint.saver import Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
@@ -90,13 +91,14 @@ class Keeper:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
-        loaded = load(folder, expected=self._state.shapes())
-        self._check_identity(loaded, folder.name)
-        self._state.load(loaded.state)
-        self._state.num_updates = int(loaded.extra["optimizer_steps"])
-        self._scores = {int(step): loss for step, loss in loaded.extra.get("scores", {}).items()}
-        self._last_saved = loaded.step
-        return loaded.step
+        with open_contents(folder) as contents:
+            contents.check_shapes(shapes_of(self._state.shapes()))
+            self._check_identity(contents, folder.name)
+            self._state.load(CheckpointState(contents))
+            self._state.num_updates = int(contents.extra["optimizer_steps"])
+            self._scores = {int(step): loss for step, loss in contents.extra.get("scores", {}).items()}
+            self._last_saved = contents.step
+        return self._last_saved
 
     def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; ``num_losses`` ranks were lost since the one before."""
@@ -244,8 +246,8 @@ class Keeper:
             case _:
                 self._tell("warning", {"text": str(event)})
 
-    def _check_identity(self, loaded: LoadedCheckpoint, name: str) -> None:
-        found = loaded.extra.get("identity", {})
+    def _check_identity(self, contents: Contents, name: str) -> None:
+        found = contents.extra.get("identity", {})
         wrong = [
             f"{key}: {found.get(key)} there, {value} here"
             for key, value in self._rules.identity.items()

@@ -12,6 +12,15 @@ from trimtab.runtime.errors import RankError
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.process_groups import Group
+from trimtab.runtime.weights.reading import Weights
+
+
+class StateSource(Protocol):
+    """A saved state, as those read it who go on from it."""
+
+    def part(self, name: str) -> Weights:
+        """The logical tensors of one part (``parameters``, ``exp_avg``, …)."""
+
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Logical tensors, fp32: by part (``parameters``, ``exp_avg``, …) and by parameter."""
@@ -51,8 +60,11 @@ class RunState(Protocol):
     def whole(self, group: Group) -> Parts:
         """All logical tensors on the lead; every rank calls it, and on others nothing may come out."""
 
-    def load(self, parts: Parts) -> None:
-        """Take over this rank's part of a state of exactly these names and shapes."""
+    def load(self, source: StateSource) -> None:
+        """Take over this rank's part of a state that has exactly the names and shapes of ``shapes``.
+
+        One whole tensor is in memory at a time, or the piece of one that this rank holds.
+        """
 
     def is_finite(self) -> bool:
         """Whether the weights that this rank has hold neither nan nor inf."""
@@ -120,12 +132,12 @@ class ReplicatedState:
         """See RunState; the tensors themselves, on every rank."""
         return self._parts()
 
-    def load(self, parts: Parts) -> None:
+    def load(self, source: StateSource) -> None:
         """See RunState."""
-        own = self._parts()
-        for part, tensors in parts.items():
+        for part, tensors in self._parts().items():
+            weights = source.part(part)
             for name, tensor in tensors.items():
-                own[part][name].copy_(tensor)
+                tensor.copy_(weights.read(name))
 
     def is_finite(self) -> bool:
         """See RunState."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.runtime.lowering.small_plans import LEARNED, small_plan
+from tests.runtime.lowering.small_plans import LEARNED, Named, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.runtime.laid_out import LaidOutState
 from trimtab.runtime.lowering import Crew, Rank, Rules, Wires
@@ -33,6 +33,16 @@ LAYOUTS = {
 Parts = dict[str, dict[str, Tensor]]
 
 
+class Saved:
+    """A state in memory, as a checkpoint would give it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def part(self, name: str) -> Named:
+        return Named(self._parts[name])
+
+
 def plan_of(layout: str) -> Plan:
     devices, text = LAYOUTS[layout]
     return small_plan(text, devices, shares=4, **LEARNED)
@@ -51,7 +61,7 @@ def go_on(wires: Wires, order: tuple[Plan, int, Parts | None]) -> Parts:
     rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=plan.work.has_fixed_order)
     state = LaidOutState(rank, lambda group: None)
     if parts is not None:
-        state.load(parts)
+        state.load(Saved(parts))
     for step in range(steps):
         rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step)
     group: Any = SimpleNamespace(members=tuple(range(wires.size)), rank=wires.rank, broadcast=_broadcast)

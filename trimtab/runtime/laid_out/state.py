@@ -11,9 +11,9 @@ from trimtab.plan.placements import Placements
 from trimtab.plan.program import OperatorKind, Parameter
 from trimtab.plan.tables import Table
 from trimtab.policy.wire import Form
-from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, take
+from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, read_piece
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, digest_of
+from trimtab.runtime.run_state import Parts, StateSource, digest_of
 
 _PARAMETERS = "parameters"
 _ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
@@ -112,18 +112,20 @@ class LaidOutState:
                 found.setdefault(held.full_part, {})[held.parameter.name] = tensor
         return found
 
-    def load(self, parts: Parts) -> None:
+    def load(self, source: StateSource) -> None:
         """See RunState."""
         for held in self._held:
             parameter = held.parameter
             if not self._has(held, self._rank.rank):
                 continue
-            whole = parts[held.full_part][parameter.name]
-            self._piece(held).copy_(take(whole, self._extent(held, self._rank.rank)).reshape(-1))
+            weights = source.part(held.full_part)
+            piece = read_piece(weights, parameter.name, self._extent(held, self._rank.rank))
+            self._piece(held).copy_(piece.reshape(-1))
             if held.part == _PARAMETERS and parameter.has_master:
                 stored = self._rank.stored[parameter.name]
                 placements = parameter.stored[Table.PARAMS.value]
-                stored.copy_(take(whole, self._extent_of(parameter, placements, self._rank.rank)))
+                extent = self._extent_of(parameter, placements, self._rank.rank)
+                stored.copy_(read_piece(weights, parameter.name, extent))
         self._rank.optimizer.is_new = False
         self._rank.go_on()
 
