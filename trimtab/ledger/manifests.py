@@ -36,7 +36,7 @@ PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})")
+_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:\.gone)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
@@ -134,8 +134,8 @@ def step_of(name: str) -> int | None:
 def writer_of(name: str) -> int | None:
     """The process that left a save or a removal unfinished under this name, or None for any other name.
 
-    >>> writer_of("step-20.tmp-77"), writer_of("step-20")
-    (77, None)
+    >>> writer_of("step-20.tmp-77"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
+    (77, 77, None)
     """
     match = _UNFINISHED_FOLDER.fullmatch(name)
     return int(match[2]) if match else None

@@ -55,10 +55,16 @@ class RunState(Protocol):
         """What the lead says, for ranks that must do together what it decides."""
 
     def shapes(self) -> Parts:
-        """What ``whole`` gives, for names and shapes only."""
+        """All logical tensors, for names and shapes only."""
 
-    def whole(self, group: Group) -> Parts:
-        """All logical tensors on the lead; every rank calls it, and on others nothing may come out."""
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """Which rank saves what, the lead among them: names and shapes, each element of the state once.
+
+        Boxes of tensors, where several ranks save, are named as ``checkpoint.pieces`` names them.
+        """
+
+    def saved(self) -> Parts:
+        """What this rank saves: the tensors themselves, of the names and shapes of ``saved_by``."""
 
     def load(self, source: StateSource) -> None:
         """Take over this rank's part of a state that has exactly the names and shapes of ``shapes``.
@@ -128,8 +134,12 @@ class ReplicatedState:
         """See RunState."""
         return self._parts()
 
-    def whole(self, group: Group) -> Parts:
-        """See RunState; the tensors themselves, on every rank."""
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """See RunState; the lead saves all."""
+        return {group.members[0]: self._parts()}
+
+    def saved(self) -> Parts:
+        """See RunState."""
         return self._parts()
 
     def load(self, source: StateSource) -> None:
@@ -178,8 +188,10 @@ class ReplicatedState:
 
 def digest_of(weights: Mapping[str, Tensor]) -> str:
     """SHA-256 of logical tensors in order of name."""
-    items = []
-    for name, tensor in weights.items():
-        elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-        items.append((name, tuple(tensor.shape), memoryview(elements).cast("B")))
-    return weights_digest(items)
+    return weights_digest(hashable(name, tensor) for name, tensor in weights.items())
+
+
+def hashable(name: str, tensor: Tensor) -> tuple[str, tuple[int, ...], memoryview]:
+    """A logical tensor as ``WeightsDigest.add`` takes it."""
+    elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return name, tuple(tensor.shape), memoryview(elements).cast("B")

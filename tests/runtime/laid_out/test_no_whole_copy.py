@@ -1,9 +1,11 @@
-"""Does a rank that holds pieces ever hold the whole model while it starts?"""
+"""Does a rank that holds pieces ever hold the whole model while it starts, or while it saves?"""
 
 import gc
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from tests.runtime.checkpoint.conftest import Kit
 from tests.runtime.lowering.small_plans import LEARNED, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.runtime.checkpoint.contents import open_contents
-from trimtab.runtime.checkpoint.loader import CheckpointState
+from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
+from trimtab.runtime.checkpoint.staging import Layout
 from trimtab.runtime.decoder import initial_tensor
 from trimtab.runtime.laid_out import LaidOutState
 from trimtab.runtime.lowering import Rank, Rules, Wires
@@ -84,6 +87,29 @@ def test_a_resume_reads_pieces(layout: str, tmp_path: Path) -> None:
         return rank
 
     assert_no_whole_copy(plan, resume)
+
+
+@pytest.mark.parametrize("layout", PLANS)
+def test_a_save_takes_what_the_rank_holds(layout: str) -> None:
+    """The lead would need room for everything: views are handed over, and staging has room for the rank's own files."""
+    plan = plan_of(layout)
+    rank = rank_of(plan)
+    state = LaidOutState(rank, lambda group: None)
+    group: Any = SimpleNamespace(members=tuple(range(plan.mesh.num_devices)))
+    with StorageTracker() as tracker:
+        tracker.leave_out(piece for pieces in rank.held().values() for piece in pieces)
+        saved = state.saved()
+        assert tracker.peak.total_bytes == 0
+    layouts = {number: Layout.of(parts, number) for number, parts in state.saved_by(group).items()}
+    whole = Layout.of(state.shapes()).parts
+    assert shapes_of(saved) == shapes_of(state.saved_by(group)[rank.rank])
+    assert layouts.keys() == {0, 1, 2, 3}
+    for part in whole:
+        by_rank = [
+            found.size_bytes for each in layouts.values() for found in each.parts if found.name == part.name
+        ]
+        assert sum(by_rank) == part.size_bytes
+        assert max(by_rank) < 0.5 * part.size_bytes
 
 
 class _Initial(Weights):
