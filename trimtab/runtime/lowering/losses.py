@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trimtab.plan.lifetimes import loss_tokens
 from trimtab.runtime.decoder import IGNORED_TARGET
@@ -45,7 +46,7 @@ def loss_gradient(
     logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, sums_BT2: Tensor, vocab: Run
 ) -> Tensor:
     """Gradient of the own logits, in their type: the softmax less one at the target, zero where there is no target."""
-    found_BTV = torch.empty_like(logits_BTV)
+    found_BTV = torch.empty(logits_BTV.shape, dtype=logits_BTV.dtype, device=logits_BTV.device)
     pieces = _by_tokens(logits_BTV, targets_BT, highest_BT, sums_BT2, found_BTV)
     for logits, targets, highest, sums, found in pieces:
         weights = (_masked(logits, vocab) - highest[..., None]).exp_().div_(sums[..., :1])
@@ -59,6 +60,21 @@ def _by_tokens(logits_BTV: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ..
     """Views of tensors that begin with B and T, some tokens at a time, [tokens, …]."""
     flat = [tensor.flatten(0, 1) for tensor in (logits_BTV, *others)]
     yield from zip(*(torch.split(tensor, loss_tokens(*flat[0].shape)) for tensor in flat), strict=True)
+
+
+def whole_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """The same from logits of the whole vocabulary: the decoder's own loss."""
+    return functional.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+    )
+
+
+def whole_loss_gradient(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Its gradient, with the bits that autograd gets."""
+    with torch.enable_grad():
+        logits_BTV = logits_BTV.float().detach().requires_grad_()
+        (found,) = torch.autograd.grad(whole_loss_sum(logits_BTV, targets_BT), [logits_BTV])
+    return found
 
 
 def _masked(logits_BTV: Tensor, vocab: Run) -> Tensor:
