@@ -118,6 +118,7 @@ def assemble(
             batch=job.train.batch,
             seed=job.train.seed,
         ),
+        is_first=ticket["rank"] == 0,
         state=run_state,
         recorder=recorder,
         faults=faults,

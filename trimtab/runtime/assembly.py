@@ -120,6 +120,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             seed=job.train.seed,
             identity={"data": ground.corpus.digest},
         ),
+        is_first=ticket["rank"] == 0,
         state=trained.state,
         recorder=recorder,
         faults=ground.faults,

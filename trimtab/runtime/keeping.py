@@ -13,20 +13,25 @@ from typing import Any, Literal
 from trimtab.ledger.manifests import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, load
+from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, check_names, load
 from trimtab.runtime.checkpoint.saver import Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import RunState
+from trimtab.runtime.run_state import RunState, is_leftover
 from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
 
 _SPEED_WEIGHT = 0.2
 """Weight of the newest step in the mean step time."""
+
+_ANEW = (
+    "{name} was saved under another strategy or on other ranks: what COMPRESS had left over there, to be sent later, is "
+    "dropped, and starts anew; weights and optimizer states go on"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +56,7 @@ class Keeper:
     """Saves and loads a run's state, on one rank.
 
     Args:
+        is_first: Whether this is the first rank of the run, who says what each of them does alike.
         tell: Told of every event, with its kind and fields.
     """
 
@@ -59,13 +65,14 @@ class Keeper:
         folder: Path,
         *,
         rules: KeepingRules,
+        is_first: bool,
         state: RunState,
         recorder: Recorder,
         faults: Faults,
         watch: Watch,
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self._folder, self._rules, self._state = folder, rules, state
+        self._folder, self._rules, self._is_first, self._state = folder, rules, is_first, state
         self._recorder, self._faults, self._watch, self._tell = recorder, faults, watch, tell
         self._saver: Saver | None = None
         self._group: Group | None = None
@@ -90,9 +97,17 @@ class Keeper:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
-        loaded = load(folder, expected=self._state.shapes())
+        loaded = load(folder)
         self._check_identity(loaded, folder.name)
-        self._state.load(loaded.state)
+        is_same_layout = loaded.extra.get("layout", "") == self._state.layout
+        expected, found = (
+            {part: tensors for part, tensors in parts.items() if is_same_layout or not is_leftover(part)}
+            for parts in (self._state.shapes(), loaded.state)
+        )
+        check_names(found, expected, source=folder.name)
+        if not is_same_layout and self._is_first:
+            self._tell("warning", {"text": _ANEW.format(name=folder.name)})
+        self._state.load(found)
         self._state.num_updates = int(loaded.extra["optimizer_steps"])
         self._scores = {int(step): loss for step, loss in loaded.extra.get("scores", {}).items()}
         self._last_saved = loaded.step
@@ -260,6 +275,7 @@ class Keeper:
             "seed": self._rules.seed,
             "next_sample": finished * self._rules.batch,
             "identity": self._rules.identity,
+            "layout": self._state.layout,
             "scores": {str(step): loss for step, loss in self._scores.items()},
             "saved_ns": time.monotonic_ns(),
         }

@@ -17,11 +17,24 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Logical tensors, fp32: by part (``parameters``, ``exp_avg``, …) and by parameter."""
 
 
+_LEFTOVER = "leftover_"
+RESIDUALS, FACTORS = f"{_LEFTOVER}residuals", f"{_LEFTOVER}factors"
+"""What compression keeps between steps, by rank: what was not sent yet, and what PowerSGD goes on with."""
+
+
+def is_leftover(part: str) -> bool:
+    """Whether a part of a state means something in the layout only that made it."""
+    return part.startswith(_LEFTOVER)
+
+
 class RunState(Protocol):
     """Weights and optimizer states of one rank, whole or in pieces."""
 
     num_updates: int
     """Optimizer steps applied so far, as bias correction counts them."""
+
+    layout: str
+    """Whose the parts are for which ``is_leftover`` holds; empty where there are none."""
 
     def enter(self, group: Group) -> None:
         """An epoch begins."""
@@ -52,7 +65,10 @@ class RunState(Protocol):
         """All logical tensors on the lead; every rank calls it, and on others nothing may come out."""
 
     def load(self, parts: Parts) -> None:
-        """Take over this rank's part of a state of exactly these names and shapes."""
+        """Take over this rank's part of a state of exactly these names and shapes.
+
+        Where what is left over is not among them, it starts anew.
+        """
 
     def is_finite(self) -> bool:
         """Whether the weights that this rank has hold neither nan nor inf."""
@@ -69,6 +85,8 @@ class ReplicatedState:
         optimizer: Its states.
         initial: Makes the first weights again, by name; None if nobody here can.
     """
+
+    layout = ""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.runtime.lowering.small_plans import LEARNED, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.runtime.laid_out import LaidOutState
-from trimtab.runtime.lowering import Crew, Rank, Rules, Wires
+from trimtab.runtime.lowering import Crew, Leftovers, Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import AdamW
@@ -29,6 +29,29 @@ LAYOUTS = {
     "tensors and storage": (4, f"MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\n{STORED}"),
     "kept in bf16": (2, "MESH dp 2\nSTORE params, grads, states OVER dp\nKEEP params IN bf16"),
 }
+
+COMPRESSED = {
+    "whole numbers, stored": (
+        2,
+        "MESH dp 2\nSTORE params, grads, states OVER dp\nREDUCE grads OVER dp COMPRESS int8",
+    ),
+    "largest elements, by stage": (
+        4,
+        "MESH pp 2, dp 2\nSPLIT layers OVER pp\nREDUCE grads OVER dp COMPRESS topk(0.05)",
+    ),
+    "thin matrices of split tensors": (
+        4,
+        "MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nREDUCE grads OVER dp COMPRESS powersgd(2)",
+    ),
+    "averages in whole numbers": (2, "MESH site 2\nAVERAGE params OVER site EVERY 2 STEPS COMPRESS int8"),
+    "one group compresses": (
+        4,
+        "MESH dp 2, site 2\nREDUCE grads OVER dp COMPRESS powersgd(2) ON rank IN (0, 2)\nREDUCE grads OVER site",
+    ),
+}
+"""Sums with loss of every kind, on ranks that hold different pieces."""
+
+RULES = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=None)
 
 Parts = dict[str, dict[str, Tensor]]
 
@@ -47,13 +70,42 @@ def apart() -> Plan:
 def go_on(wires: Wires, order: tuple[Plan, int, Parts | None]) -> Parts:
     """Load a state, if there is one, take some steps, and give what the lead has then."""
     plan, steps, parts = order
-    rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=None)
-    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=plan.work.has_fixed_order)
+    rank = Rank(plan, wires.rank, wires, RULES, seed=7, adds_by_share=plan.work.has_fixed_order)
     state = LaidOutState(rank, lambda group: None)
     if parts is not None:
         state.load(parts)
     for step in range(steps):
         rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step)
+    return whole(state, wires)
+
+
+def two_halves(wires: Wires, order: tuple[Plan, int, int]) -> tuple[list[Parts], list[str], list[str]]:
+    """A state after some steps and some more, once in one go and once through a saved state.
+
+    Returns: Both; then what the rank keeps of its sums, as it is declared and as it is.
+    """
+    plan, first, more = order
+    straight, saved = (go_on(wires, (plan, steps, None)) for steps in (first + more, first))
+    told: list[Parts] = [saved]
+    if dist.is_initialized():
+        dist.broadcast_object_list(told, 0)
+    rank = Rank(plan, wires.rank, wires, RULES, seed=7)
+    state = LaidOutState(rank, lambda group: None)
+    state.load(told[0])
+    state.num_updates = first
+    for step in range(first, first + more):
+        rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step)
+    slots = Leftovers(plan, rank.layouts).slots[wires.rank]
+    declared = [f"{slot.key} {slot.numel} {slot.factor}" for slot in slots]
+    kept = [
+        f"{key} {left.numel()} {tuple(rank.compressor.factors[key].shape) if key in rank.compressor.factors else None}"
+        for key, left in rank.compressor.residuals.items()
+    ]
+    return [straight, whole(state, wires)], sorted(declared), sorted(kept)
+
+
+def whole(state: LaidOutState, wires: Wires) -> Parts:
+    """All of a state, on the lead."""
     group: Any = SimpleNamespace(members=tuple(range(wires.size)), rank=wires.rank, broadcast=_broadcast)
     return {part: dict(tensors) for part, tensors in state.whole(group).items()}
 
@@ -103,3 +155,21 @@ def test_replicas_that_train_apart_keep_a_state_each(crew_of: Callable[[int], Cr
         for part, tensors in saved.items()
         for name, tensor in tensors.items()
     )
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_what_compression_leaves_over_is_saved(name: str, crew_of: Callable[[int], Crew]) -> None:
+    """Forgotten at a resume, gradients that were not sent yet would be lost, and the weights be others."""
+    devices, text = COMPRESSED[name]
+    plan = small_plan(text, devices, **LEARNED)
+    found = crew_of(devices).run(two_halves, (plan, 3, 2))
+    straight, halves = found[0][0]
+    assert straight.keys() == halves.keys()
+    for part, tensors in straight.items():
+        assert tensors.keys() == halves[part].keys()
+        assert all(torch.equal(tensor, halves[part][each]) for each, tensor in tensors.items()), part
+    residuals = [part for part in straight if part.startswith("leftover_residuals")]
+    assert all(any(bool(tensor.any()) for tensor in straight[part].values()) for part in residuals)
+    for declared, kept in (each[1:] for each in found):
+        assert declared == kept
+    assert any(declared for _, declared, _ in found)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.runtime.lowering.small_plans import LEARNED, small_plan
+from trimtab.plan.physical import Plan
 from trimtab.plan.program import Transfer
 from trimtab.runtime.lowering import Crew, Outcome, Rank, Rules, Wires
 from trimtab.runtime.lowering.accounting import planned
@@ -102,6 +103,21 @@ def test_trains_on_what_it_sends(
     assert [outcome.loss for outcome in lossy[0][0]] == [outcome.loss for outcome in lossy[1][0]]
     for said, (_, counts) in zip(planned(plan, STEPS), lossy, strict=True):
         assert dict(said) == counts
+
+
+def keys_after_a_step(wires: Wires, plan: Plan) -> list[str]:
+    """The blocks whose sums have left something over."""
+    rules = Rules(optimizer=AdamW(lr=3e-3), learning_rate=_rate, clip=1.0)
+    rank = Rank(plan, wires.rank, wires, rules, seed=1)
+    rank.step(microbatches_of(plan.work, *ragged_batch(plan, 0, 0)), 0)
+    return sorted({where for where, *_ in rank.compressor.residuals})
+
+
+def test_a_layer_is_not_given_what_another_has_left_over(crew_of: Callable[[int], Crew]) -> None:
+    """Layers of one block have one program; the error of one in the gradient of the next would never be made good."""
+    text = "MESH dp 2\nSTORE params, grads, states OVER dp\nREDUCE grads OVER dp COMPRESS int8"
+    found = crew_of(2).run(keys_after_a_step, small_plan(text, 2, **LEARNED))
+    assert found == [["embedding", "head", *(f"layer {layer}" for layer in range(4))]] * 2
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from trimtab.plan.placements import Placements
 from trimtab.plan.program import OperatorKind, Parameter
 from trimtab.plan.tables import Table
 from trimtab.policy.wire import Form
-from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, take
+from trimtab.runtime.lowering import Extent, Key, Leftovers, Rank, Slot, Stages, assemble, take
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, digest_of
+from trimtab.runtime.run_state import FACTORS, RESIDUALS, Parts, digest_of
 
 _PARAMETERS = "parameters"
 _ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
@@ -42,6 +42,23 @@ class _Held:
         return self.part + "".join(f"@{axis}{place}" for axis, place in self.where if place)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Left:
+    """A tensor that compression keeps for one sum of one rank.
+
+    Args:
+        part: ``leftover_residuals@rank1``.
+        rank: Whose.
+        slot: Of which sum.
+        shape: Of the tensor.
+    """
+
+    part: str
+    rank: int
+    slot: Slot
+    shape: tuple[int, ...]
+
+
 class LaidOutState:
     """See RunState. Nobody has all of it: a lost piece is only in checkpoints.
 
@@ -55,6 +72,9 @@ class LaidOutState:
         self._stages = Stages(rank.plan)
         self._states = tuple(rank.optimizer.states)
         self._held = tuple(self._all_held())
+        leftovers = Leftovers(rank.plan, rank.layouts)
+        self._left = tuple(_all_left(leftovers))
+        self.layout = leftovers.layout
 
     @property
     def num_updates(self) -> int:
@@ -101,6 +121,8 @@ class LaidOutState:
         for held in self._held:
             tensors = found.setdefault(held.full_part, {})
             tensors[held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
+        for left in self._left:
+            found.setdefault(left.part, {})[left.slot.name] = torch.empty(left.shape, device="meta")
         return found
 
     def whole(self, group: Group) -> Parts:
@@ -110,6 +132,10 @@ class LaidOutState:
             tensor = self._collected(held, group, tag=_FIRST_TAG + number)
             if tensor is not None:
                 found.setdefault(held.full_part, {})[held.parameter.name] = tensor
+        for number, left in enumerate(self._left):
+            tensor = self._handed_over(left, group, tag=_FIRST_TAG + len(self._held) + number)
+            if tensor is not None:
+                found.setdefault(left.part, {})[left.slot.name] = tensor
         return found
 
     def load(self, parts: Parts) -> None:
@@ -126,6 +152,9 @@ class LaidOutState:
                 stored.copy_(take(whole, self._extent_of(parameter, placements, self._rank.rank)))
         self._rank.optimizer.is_new = False
         self._rank.go_on()
+        for left in self._left:
+            if left.rank == self._rank.rank and left.part in parts:
+                self._take_up(left, parts[left.part][left.slot.name])
 
     def is_finite(self) -> bool:
         """See RunState."""
@@ -208,6 +237,30 @@ class LaidOutState:
             pieces.append((piece.view(extent.shape), extent))
         return assemble(list(_unstored(pieces)), Extent.of(held.parameter.shape))
 
+    def _handed_over(self, left: _Left, group: Group, *, tag: int) -> Tensor | None:
+        """What one rank keeps of one sum, on the lead; zeros before the sum has been taken. None on other ranks."""
+        lead, own, transport = group.members[0], self._rank.rank, self._rank.wires.transport
+        if own == left.rank:
+            kept = self._kept(left).get(left.slot.key)
+            tensor = torch.zeros(left.shape) if kept is None else kept.contiguous()
+            if own == lead:
+                return tensor
+            transport.send(lead, tensor, tag).wait()
+        elif own == lead:
+            tensor = torch.empty(left.shape)
+            transport.receive(left.rank, tensor, tag)
+            return tensor
+        return None
+
+    def _take_up(self, left: _Left, tensor: Tensor) -> None:
+        """Go on from what was kept of a sum; zeros are what there is before the first one."""
+        if bool(tensor.any()):
+            self._kept(left)[left.slot.key] = tensor.clone()
+
+    def _kept(self, left: _Left) -> dict[Key, Tensor]:
+        compressor = self._rank.compressor
+        return compressor.factors if left.part.startswith(FACTORS) else compressor.residuals
+
     def _is_first(self, held: _Held, rank: int) -> bool:
         """Whether a rank is the first of those that hold the same elements."""
         differing = {axis for axis, _ in (*held.placements, *held.where)} | {self._plan.pipeline.axis}
@@ -221,6 +274,14 @@ class LaidOutState:
         places = self._rank.layouts.places[rank]
         is_there = all(places[axis] == place for axis, place in held.where)
         return is_there and self._stages.holds(rank, held.parameter.stages)
+
+
+def _all_left(leftovers: Leftovers) -> Iterator[_Left]:
+    for rank, slots in enumerate(leftovers.slots):
+        for slot in slots:
+            yield _Left(part=f"{RESIDUALS}@rank{rank}", rank=rank, slot=slot, shape=(slot.numel,))
+            if slot.factor is not None:
+                yield _Left(part=f"{FACTORS}@rank{rank}", rank=rank, slot=slot, shape=slot.factor)
 
 
 def _unstored(pieces: Sequence[tuple[Tensor, Extent]]) -> Iterator[tuple[Tensor, Extent]]:

@@ -3,8 +3,10 @@
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.batches import Microbatch, own_columns
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
+from trimtab.runtime.lowering.compression import Key
 from trimtab.runtime.lowering.crew import Crew, CrewError
 from trimtab.runtime.lowering.extents import Extent, assemble, take
+from trimtab.runtime.lowering.leftovers import Leftovers, Slot
 from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.sites import Stages
 from trimtab.runtime.lowering.transport import Members, Transport
@@ -19,12 +21,15 @@ __all__ = [
     "CrewError",
     "Divergence",
     "Extent",
+    "Key",
+    "Leftovers",
     "Members",
     "Microbatch",
     "Outcome",
     "Question",
     "Rank",
     "Rules",
+    "Slot",
     "Stages",
     "Transport",
     "Verdict",

@@ -17,7 +17,7 @@ from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
-from trimtab.runtime.lowering.sites import Site
+from trimtab.runtime.lowering.sites import UPDATE, Site
 from trimtab.runtime.lowering.tape import Tape, record
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
@@ -61,7 +61,12 @@ class Scope:
     @property
     def block(self) -> str:
         """Name of the block; ``update``."""
-        return self.site.block.name if self.site else "update"
+        return self.site.block.name if self.site else UPDATE
+
+    @property
+    def where(self) -> str:
+        """As ``block``, one layer told from another."""
+        return str(self.site) if self.site else UPDATE
 
 
 class Observer:
@@ -307,6 +312,7 @@ class OperatorRunner:
             tensors=tensors,
             values=scope.values,
             what=what,
+            where=scope.where,
         )
 
     def line(self, gathering: Gathering) -> Line:
@@ -319,13 +325,10 @@ class OperatorRunner:
         rank = self._collectives.rank
         all_groups = self._groups[operator.transfer.axes]
         index = next(place for place, found in enumerate(all_groups) if rank in found)
-        transfer = next(
-            (found for indices, found in operator.variants if index in indices), operator.transfer
-        )
         members = tuple(
             member for member in all_groups[index] if taking_part is None or member in taking_part
         )
-        return transfer, members
+        return operator.transfer_of(index), members
 
     def _around(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
-from trimtab.runtime.lowering.compression import Compressor
+from trimtab.runtime.lowering.compression import Compressor, Key
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
 from trimtab.runtime.lowering.routes import Route
 from trimtab.runtime.lowering.types import DTYPES
@@ -29,6 +29,7 @@ class Gathering:
         tensors: What the rank puts in.
         values: Declared types by name.
         what: For counting and errors.
+        where: The block at work, one layer told from another: by it what compression leaves over is kept.
     """
 
     operator: Operator
@@ -37,6 +38,12 @@ class Gathering:
     tensors: Sequence[Tensor]
     values: Mapping[str, Value]
     what: Sent
+    where: str
+
+    @property
+    def key(self) -> Key:
+        """By which compression keeps what it leaves over."""
+        return (self.where, *self.operator.inputs)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,10 +90,11 @@ class Collectives:
         if len(gathering.members) == 1:
             return list(gathering.tensors)
         transfer = gathering.transfer
-        key = gathering.operator.inputs
         line = self.wires.line(gathering.what, gathering.members)
         if self.compressor.takes(transfer):
-            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, gathering.tensors)
+            return self.compressor.all_reduce(
+                line, self._route(gathering), transfer, gathering.key, gathering.tensors
+            )
         flat = _packed(gathering.tensors, transfer)
         if flat.untyped_storage().data_ptr() == gathering.tensors[0].untyped_storage().data_ptr():
             flat = flat.clone()  # The backend sums in place, and somebody may read the summand yet.
@@ -116,7 +124,7 @@ class Collectives:
         line = self.wires.line(gathering.what, gathering.members)
         route = self._route(gathering)
         if self.compressor.takes(transfer):
-            total = self.compressor.reduce_scatter(line, route, transfer, operator.inputs, chunks)
+            total = self.compressor.reduce_scatter(line, route, transfer, gathering.key, chunks)
         else:
             total = route.reduce_scatter(line, chunks, transfer.operation)
         return unpack(total, own)
