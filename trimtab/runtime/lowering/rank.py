@@ -239,13 +239,14 @@ class Rank:
     def score(self, batch: Microbatch) -> float | None:
         """The sum of the token losses of one microbatch, forwards only; None on ranks that others speak for.
 
-        Ranks that split the sequence each have a part of it, and each gives its part.
+        Ranks that split the sequence each have a part of it, and each gives its part. So does every replica, of those
+        too that train apart and never add up the loss of a step.
         """
         flow = self._flow([batch])
         for stage in self._stages.of(self.rank):
             self._forward(stage, 0, flow)
         self.wires.posted.wait()
-        parts = {axis for axes in self._axes_of_loss() for axis in axes}
+        parts = {*self.plan.bound.batch_axes, *(axis for axes in self._axes_of_loss() for axis in axes)}
         places = self.layouts.places[self.rank]
         speaks = all(
             place == 0
