@@ -46,7 +46,7 @@ COMPRESSED = {
     "averages in whole numbers": (2, "MESH site 2\nAVERAGE params OVER site EVERY 2 STEPS COMPRESS int8"),
     "one group compresses": (
         4,
-        "MESH dp 2, site 2\nREDUCE grads OVER dp COMPRESS powersgd(2) ON rank IN (0, 2)\nREDUCE grads OVER site",
+        "MESH site 2, dp 2\nREDUCE grads OVER dp COMPRESS powersgd(2) ON rank < 2\nREDUCE grads OVER site",
     ),
 }
 """Sums with loss of every kind, on ranks that hold different pieces."""
