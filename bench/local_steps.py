@@ -26,7 +26,13 @@ STRATEGIES: Mapping[str, str] = {
     "local SGD, mean every 8": "MESH site 2\nAVERAGE params OVER site EVERY 8 STEPS",
     "DiLoCo, every 20": "MESH site 2\nAVERAGE params OVER site EVERY 20 STEPS USING nesterov(0.9)",
     "DiLoCo, every 20, momentum 0.5": "MESH site 2\nAVERAGE params OVER site EVERY 20 STEPS USING nesterov(0.5)",
-    "DiLoCo in fragments, every 12, 15, 20": """
+    "fragments, mean every 12, 15, 20": """
+MESH site 2
+AVERAGE params OVER site EVERY 20 STEPS
+AVERAGE params WHERE layer % 2 = 0 OVER site EVERY 12 STEPS
+AVERAGE params WHERE layer % 2 = 1 OVER site EVERY 15 STEPS
+""",
+    "fragments, momentum 0.5": """
 MESH site 2
 AVERAGE params OVER site EVERY 20 STEPS USING nesterov(0.5)
 AVERAGE params WHERE layer % 2 = 0 OVER site EVERY 12 STEPS USING nesterov(0.5)
@@ -99,7 +105,7 @@ def measure(
         folder = place.run_job(write_job(place.folder, strategy, seed=seed, steps=options.steps))
         say(f"seed {seed}: {name}: {folder.name}")
         done.append(folder)
-    most = [max(event["sent_bytes"] for event in runs.events(folder, "rank-0-0", "step")) for folder in done]
+    most = [max(event["sent_bytes"] for event in runs.rank_events(folder, "step")) for folder in done]
     return [compared(done[0], folder) for folder in done[1:]], most
 
 

@@ -189,3 +189,9 @@ def read_journal(path: Path) -> list[Event]:
 def events(run: Path, journal: str, kind: str) -> list[Event]:
     """The events of one kind in a journal of a run."""
     return [event for event in read_journal(run / "journal" / f"{journal}.jsonl") if event["event"] == kind]
+
+
+def rank_events(run: Path, kind: str) -> list[Event]:
+    """The events of one kind of the first rank, with those of a process that was replaced on the way."""
+    journals = sorted((run / "journal").glob("rank-0-*.jsonl"))
+    return [event for journal in journals for event in events(run, journal.stem, kind)]

@@ -144,7 +144,7 @@ class Network:
         self.overheads.setdefault(policy, []).append(
             carried / (self.losses[policy].payload_bytes * self.steps)
         )
-        steady = runs.events(run, "rank-0-0", "step")[DROPPED:]
+        steady = runs.rank_events(run, "step")[DROPPED:]
         return float((steady[-1]["end_ns"] - steady[0]["start_ns"]) / 1e9 / len(steady))
 
 
@@ -197,7 +197,7 @@ def learned(place: Workplace, names: Sequence[str], options: argparse.Namespace)
 def learn(place: Workplace, policy: str, options: argparse.Namespace) -> Losses:
     """The losses of a policy, on loopback."""
     done = [train(place, policy, steps=options.steps, seed=seed) for seed in range(options.seeds)]
-    payload = runs.events(done[0], "rank-0-0", "step")[-1]["sent_bytes"]
+    payload = runs.rank_events(done[0], "step")[-1]["sent_bytes"]
     found = Losses(by_seed=[step_losses(run) for run in done], payload_bytes=payload)
     say(f"{policy}: loss by seed {rounded(found.final)}, {payload:,} bytes a step")
     return found
@@ -218,8 +218,9 @@ def write_job(folder: Path, policy: str, *, steps: int, seed: int) -> str:
 
 
 def step_losses(run: Path) -> list[float]:
-    """Of every step, in order."""
-    return [float(event["loss"]) for event in runs.events(run, "rank-0-0", "commit")]
+    """Of every step, in order; a rank that was replaced has several journals."""
+    found = {event["step"]: float(event["loss"]) for event in runs.rank_events(run, "commit")}
+    return [found[step] for step in sorted(found)]
 
 
 def judged(
