@@ -1,6 +1,7 @@
 """`python -m trimtab` and the `trimtab` command."""
 
 import gc
+import os
 import sys
 
 
@@ -9,8 +10,10 @@ def main() -> None:
 
     Until the verb is known nothing looks for garbage in cycles: loading modules makes none, and the search takes a
     tenth of the time of ``explain``. The command line turns it on for verbs that go on for long.
+    Nor are plugins of pydantic looked for, which takes some 10 ms, unless the environment says which.
     """
     gc.disable()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from trimtab.app.cli import run_cli
 
     sys.exit(run_cli(sys.argv[1:]))

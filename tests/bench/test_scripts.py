@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-SCRIPTS = ("overhead", "layouts", "recovery", "checkpoint", "startup", "timers", "local_steps", "slow_network")
+SCRIPTS = (
+    "overhead",
+    "layouts",
+    "recovery",
+    "checkpoint",
+    "startup",
+    "timers",
+    "local_steps",
+    "slow_network",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.process
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_measures_and_prints(name: str, tmp_path: Path) -> None:

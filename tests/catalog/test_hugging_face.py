@@ -4,18 +4,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.catalog import (
-    Bias,
-    ConfigError,
-    Network,
-    NetworkError,
-    RopeScaling,
-    changed_network,
-    family_names,
-    network,
-    network_from_config,
-    read_config,
-)
+from trimtab.catalog import Bias, ConfigError, Network, NetworkError, RopeScaling, changed_network, network
+from trimtab.catalog.hugging_face import family_names, network_from_config, read_config
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
 

@@ -7,13 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.catalog import (
-    Network,
-    NetworkError,
+from trimtab.catalog import Network, NetworkError, changed_network, network
+from trimtab.catalog.hugging_face import (
     boxes_of_run,
-    changed_network,
     match_names,
-    network,
     network_from_config,
     read_config,
     stored_tensors,

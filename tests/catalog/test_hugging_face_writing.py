@@ -5,15 +5,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.catalog import (
-    NetworkError,
-    changed_network,
-    network,
-    network_from_config,
-    network_names,
-    read_config,
-    write_config,
-)
+from trimtab.catalog import NetworkError, changed_network, network, network_names
+from trimtab.catalog.hugging_face import network_from_config, read_config, write_config
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
 PUBLISHED = sorted(path.stem for path in CONFIGURATIONS.glob("*.json"))

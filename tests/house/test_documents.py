@@ -12,7 +12,8 @@ import pytest
 from tests.house.markdown import ROOT, Block, blocks, documents, links, read, table_after, tracked_files
 from trimtab.app.cli import run_cli
 from trimtab.app.migrating import network_fields
-from trimtab.catalog import family_names, network, network_names
+from trimtab.catalog import network, network_names
+from trimtab.catalog.hugging_face import family_names
 from trimtab.plan import COLUMNS, Table, rows_of
 from trimtab.spec import FaultKind, StrategyError, load_job, parse_strategy, resolve_layout
 from trimtab.spec.fields import all_paths, meaning_at, phrase_of

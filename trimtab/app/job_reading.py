@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
-from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError, read_config
+from trimtab.catalog import ConfigError, ConfigProblem, NetworkError, UnknownNameError
 from trimtab.plan.layout import network_of
 from trimtab.spec import Job, LoadedJob, load_job
 from trimtab.terms import InputError
@@ -76,6 +76,9 @@ def _configuration_warnings(loaded: LoadedJob) -> list[str]:
     model = loaded.job.model
     if model.folder is None:
         return []
+    # Few jobs need it, and every command waits for what stands at the top.
+    from trimtab.catalog.hugging_face import read_config
+
     return _placed(read_config(model.configuration, name=model.folder).warnings, loaded.origins)
 
 

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimtab.catalog import Network, NetworkError, changed_network, network, network_from_config
+from trimtab.catalog import Network, NetworkError, changed_network, network
 from trimtab.spec import Job, Layout, Program, TrainedTokenizer
 from trimtab.spec.language import MeshStatement, ReduceStatement, SplitStatement, is_batch_split
 
@@ -124,6 +124,9 @@ def network_of(job: Job) -> Network | None:
     if named.preset is not None:
         base = network(named.preset)
     elif named.folder is not None:
+        # Few jobs need it, and every command waits for what stands at the top.
+        from trimtab.catalog.hugging_face import network_from_config
+
         base = network_from_config(named.configuration, name=posixpath.basename(named.folder.rstrip("/")))
     else:
         return None

@@ -16,9 +16,13 @@ class Takes:
 
 
 class Card(BaseModel):
-    """A mapping of the job file: nothing is converted in silence, no key is ignored, nothing changes."""
+    """A mapping of the job file: nothing is converted in silence, no key is ignored, nothing changes.
+
+    Its validator is built when it is first used, and so for whole jobs only: every command would wait for the others.
+    """
 
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True,
         extra="forbid",
         strict=True,

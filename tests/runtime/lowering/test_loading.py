@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, small_plan
-from trimtab.catalog import Box
+from trimtab.catalog.hugging_face import Box
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.extents import Extent, Run, take
 from trimtab.runtime.lowering.loading import read_piece

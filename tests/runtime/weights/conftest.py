@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Box, Network, network
+from trimtab.catalog import Network, network
+from trimtab.catalog.hugging_face import Box
 from trimtab.runtime.weights.writing import write_folder
 
 SMALL = {"layers": 2, "embed": 16, "heads": 4, "kv_heads": 2, "mlp": 24, "vocab": 40, "context": 8}

@@ -14,7 +14,8 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trimtab.catalog import THIS_MACHINE, Machine, Network, cluster, read_config
+from trimtab.catalog import THIS_MACHINE, Machine, Network, cluster
+from trimtab.catalog.hugging_face import read_config
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.program import Operator
 from trimtab.plan.training import Training

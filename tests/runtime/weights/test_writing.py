@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.runtime.weights.conftest import GPT2, LLAMA, MIXTRAL, FolderOf, RandomWeights
-from trimtab.catalog import Box, NetworkError, network, stored_tensors
+from trimtab.catalog import NetworkError, network
+from trimtab.catalog.hugging_face import Box, stored_tensors
 from trimtab.runtime.weights.writing import write_folder
 from trimtab.terms import InputError, WeightType
 

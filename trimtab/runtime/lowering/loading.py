@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Box, boxes_of_run
+from trimtab.catalog.hugging_face import Box, boxes_of_run
 from trimtab.runtime.lowering.extents import Extent
 from trimtab.runtime.weights.reading import Weights
 

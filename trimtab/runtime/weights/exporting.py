@@ -8,7 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from trimtab.catalog import Box, Network
+from trimtab.catalog import Network
+from trimtab.catalog.hugging_face import Box
 from trimtab.ledger.manifests import MODEL_FILE
 from trimtab.plan import network_of
 from trimtab.runtime.checkpoint.errors import StateMismatchError

@@ -12,7 +12,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from trimtab.catalog import Matching, Network, StoredTensor, match_names, stored_tensors
+from trimtab.catalog import Network
+from trimtab.catalog.hugging_face import Matching, StoredTensor, match_names, stored_tensors
 from trimtab.runtime.weights.errors import WeightsError
 
 SINGLE_FILE = "model.safetensors"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trimtab.catalog import read_config
+from trimtab.catalog.hugging_face import read_config
 from trimtab.plan import network_of
 from trimtab.runtime.weights.folder import CheckedFolder, check_folder
 from trimtab.spec import Job

@@ -8,7 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from trimtab.catalog import Block, Box, Network
+from trimtab.catalog import Network
+from trimtab.catalog.hugging_face import Block, Box
 from trimtab.runtime.weights.errors import WeightsError
 from trimtab.runtime.weights.folder import CheckedFolder, FoundTensor, check_folder
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.catalog import Network, StoredTensor, read_config, stored_tensors, write_config
+from trimtab.catalog import Network
+from trimtab.catalog.hugging_face import StoredTensor, read_config, stored_tensors, write_config
 from trimtab.runtime.checkpoint.durable import sync_folder, write_all
 from trimtab.runtime.checkpoint.tensorfile import header_bytes
 from trimtab.runtime.weights.folder import INDEX_FILE, SINGLE_FILE

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from trimtab.catalog.errors import NetworkError
-from trimtab.catalog.hugging_face import architecture_of, read_config
+from trimtab.catalog.hugging_face.configurations import architecture_of, read_config
 from trimtab.catalog.networks import Bias, Network
 
 Config = dict[str, Any]
