@@ -53,14 +53,14 @@ POLICIES: Mapping[str, str] = {
     "powersgd(16)": "REDUCE grads OVER dp COMPRESS powersgd(16)",
     "powersgd(4)": "REDUCE grads OVER dp COMPRESS powersgd(4)",
     MIXED: """
-      REDUCE grads WHERE kind = 'linear' OVER dp COMPRESS powersgd(4)
+      REDUCE grads WHERE kind = 'linear' OVER dp COMPRESS powersgd(8)
       REDUCE grads WHERE kind = 'embedding' OVER dp COMPRESS topk(0.04)
-      REDUCE grads WHERE kind = 'head' OVER dp COMPRESS int8
+      REDUCE grads WHERE kind = 'head' OVER dp COMPRESS powersgd(16)
     """,
 }
 """Uniform ones say the same of all gradients. The mixed one: matrices of layers are summed over many tokens and nearly of
-low rank; of an embedding only the rows of the tokens in the batch have a gradient; the head's has neither property.
-Norms, which no line names, travel as they are."""
+low rank; of an embedding only the rows of the tokens in the batch have a gradient; the head's is of low rank
+too, though not as low. Norms, which no line names, travel as they are."""
 
 _JOB = """
 run: {name}
