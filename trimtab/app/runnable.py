@@ -4,7 +4,6 @@ from trimtab.app.compiling import compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
 from trimtab.plan.explanation import obstacle_to_same_bits
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, StrategyError
 from trimtab.spec.language import is_replicated, unsupported_beside_script, unsupported_by_runtime
@@ -22,8 +21,7 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
 
     Raises: StrategyError with every statement that the runtime has not yet, that cannot be given to a script, or that
         the formulas cannot mean;
-        JobReadError at the line of a key that asks for more than the layout can give; InputError for a network that
-        cannot be lowered.
+        JobReadError at the line of a key that asks for more than the layout can give.
     """
     unsupported = unsupported_by_runtime if loaded.job.script is None else unsupported_beside_script
     problems = unsupported(loaded.program)
@@ -32,7 +30,6 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
     if loaded.job.script is not None or is_replicated(loaded.program):
         return
     plan = compiled(loaded)
-    refuse_unlowerable(plan.network)
     _refuse_shares(loaded, plan, is_resumed=is_resumed)
     asked = loaded.job.fault_tolerance.on_loss
     if asked not in (OnLoss.ROLLBACK, OnLoss.AUTO):
