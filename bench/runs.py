@@ -110,6 +110,23 @@ class Workplace:
             raise RuntimeError(f"the run gave exit code {process.returncode}: {stderr[-3000:]}")
         return folder
 
+    def run_job(self, job: str) -> Path:
+        """Run a job file of this folder to its end; the run's folder.
+
+        Raises: RuntimeError with what it said if it failed.
+        """
+        ended = subprocess.run(
+            [sys.executable, "-m", "trimtab", "run", job, "--json"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{job} gave exit code {ended.returncode}: {ended.stderr[-3000:]}")
+        directory: str = json.loads(ended.stdout)["directory"]
+        return self.folder / directory
+
     def peer(self, script: str, *arguments: str, ranks: int) -> Any:
         """Run a peer under torchrun to its end; the JSON document that its first rank wrote.
 
@@ -172,3 +189,9 @@ def read_journal(path: Path) -> list[Event]:
 def events(run: Path, journal: str, kind: str) -> list[Event]:
     """The events of one kind in a journal of a run."""
     return [event for event in read_journal(run / "journal" / f"{journal}.jsonl") if event["event"] == kind]
+
+
+def rank_events(run: Path, kind: str) -> list[Event]:
+    """The events of one kind of the first rank, with those of a process that was replaced on the way."""
+    journals = sorted((run / "journal").glob("rank-0-*.jsonl"))
+    return [event for journal in journals for event in events(run, journal.stem, kind)]

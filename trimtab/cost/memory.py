@@ -24,9 +24,8 @@ ASSUMPTIONS = (
     "compression has left over",
     "gathered: the two largest blocks that a rank gathers, the one in use and the next, which is prefetched; weights "
     "used in another type than they are kept in, once more in that type",
-    "activations: what gradients need; attention keeps no scores. Eager torch keeps more between the steps of norms, "
-    "rotary positions and SwiGLU, and the residual stream in fp32: measured 1.0 (GPT in fp32) to 1.6 times (Llama in "
-    "bf16)",
+    "activations: what gradients need; attention keeps no scores. Eager torch keeps more between the steps of rotary "
+    "positions and SwiGLU, and the residual stream in fp32: measured 1.0 (GPT in fp32) to 1.4 times (Llama in bf16)",
     "working: values of the plan as long as they are needed, none written in place; logits once more in fp32",
     "buffers: what travels in another type than it is kept in, and a microbatch to and from each neighbouring stage",
     "not counted: the device's context, gaps of the allocator, dropout masks; they often take 5 to 10 %",

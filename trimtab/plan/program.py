@@ -191,6 +191,11 @@ class Operator:
     every: int = 1
     call: int = 0
 
+    def transfer_of(self, index: int) -> Transfer:
+        """How the process group of an index does it, counted in order of first ranks."""
+        assert self.transfer is not None, "collectives are sent"
+        return next((found for indices, found in self.variants if index in indices), self.transfer)
+
     @property
     def sends_one_tensor(self) -> bool:
         """Whether a group of ranks compresses by the tensor's shape or by its largest elements: it travels alone."""

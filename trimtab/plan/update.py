@@ -176,6 +176,14 @@ class _Updater:
         self._blocks = blocks
         self._pipeline = pipeline
         self._builder = BlockBuilder("fp32")
+        differing = {
+            axis
+            for by_axis in bound.reductions.values()
+            for axis, by_groups in by_axis.items()
+            if len(by_groups) > 1
+        }
+        names = [axis for axis, _ in bound.mesh.axes]
+        self._axes_of_sums = sorted(names, key=lambda axis: axis not in differing)
         self._results: dict[str, str] = {}
         self._averaged = {axis for by_axis in bound.averages.values() for axis in by_axis}
 
@@ -215,7 +223,7 @@ class _Updater:
             if is_apart and self._pipeline.axis is not None:
                 placements = placements.put(self._pipeline.axis, PARTIAL)  # Each stage has its own use.
             dtype = parameter.dtypes[Table.GRADS.value]
-            placements = self._in_mesh_order(placements)
+            placements = self._in_order_of_sums(placements)
             names.append(builder.value(name, parameter.dims, parameter.shape, placements, dtype))
         if len(names) > 1 and not is_apart and uses[0][1].is_same(uses[1][1]):
             names = [self._tied(parameter, names)]
@@ -231,9 +239,13 @@ class _Updater:
             name = self._set_apart(name, axis, parameter.name)
         return builder.laid_out(name, target, _because_states(parameter))
 
-    def _in_mesh_order(self, placements: Placements) -> Placements:
-        """Sums last and in mesh order, so that all gradients are summed over one axis before another."""
-        for axis, _ in self._bound.mesh.axes:
+    def _in_order_of_sums(self, placements: Placements) -> Placements:
+        """Sums last and in one order, so that all gradients are summed over one axis before another.
+
+        Mesh order, but axes first whose groups sum differently: what they make differs from group to group, and a sum
+        after it over another axis gives all of them the same.
+        """
+        for axis in self._axes_of_sums:
             if placements.on(axis) == PARTIAL:
                 placements = placements.put(axis, REPLICATED).put(axis, PARTIAL)
         return placements

@@ -105,6 +105,7 @@ def assemble(
     keeper = Keeper(
         folder / "checkpoints",
         rules=keeping_rules(job, keeps_best=False, identity={}),
+        is_first=ticket["rank"] == 0,
         state=run_state,
         recorder=recorder,
         faults=faults,

@@ -111,6 +111,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         rules=keeping_rules(
             job, keeps_best=job.fault_tolerance.checkpoint.keep_best, identity={"data": ground.corpus.digest}
         ),
+        is_first=ticket["rank"] == 0,
         state=trained.state,
         recorder=recorder,
         faults=ground.faults,

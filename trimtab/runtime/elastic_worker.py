@@ -87,6 +87,10 @@ def _open_run(path: Path) -> tuple[Path, Mapping[str, Any]]:
         "injections": [],
         "working_folder": str(Path.cwd()),
         "launcher": launcher,
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        },
     }
     return folder.resolve(), settings
 

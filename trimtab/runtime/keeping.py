@@ -24,13 +24,18 @@ from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import Parts, RunState
+from trimtab.runtime.run_state import Parts, RunState, is_leftover
 from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
 
 _SPEED_WEIGHT = 0.2
 """Weight of the newest step in the mean step time."""
+
+_ANEW = (
+    "{name} was saved under another strategy or on other ranks: what COMPRESS had left over there, to be sent later, is "
+    "dropped, and starts anew; weights and optimizer states go on"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +60,7 @@ class Keeper:
     """Saves and loads a run's state, on one rank.
 
     Args:
+        is_first: Whether this is the first rank of the run, who says what each of them does alike.
         tell: Told of every event, with its kind and fields.
     """
 
@@ -63,13 +69,14 @@ class Keeper:
         folder: Path,
         *,
         rules: KeepingRules,
+        is_first: bool,
         state: RunState,
         recorder: Recorder,
         faults: Faults,
         watch: Watch,
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self._folder, self._rules, self._state = folder, rules, state
+        self._folder, self._rules, self._is_first, self._state = folder, rules, is_first, state
         self._recorder, self._faults, self._watch, self._tell = recorder, faults, watch, tell
         self._saver: Saver | None = None
         self._group: Group | None = None
@@ -96,9 +103,14 @@ class Keeper:
         if folder is None:
             return 0
         with open_contents(folder) as contents:
-            contents.check_shapes(shapes_of(self._state.shapes()))
             self._check_identity(contents, folder.name)
-            self._state.load(CheckpointState(contents))
+            is_same_layout = contents.extra.get("layout", "") == self._state.layout
+            contents.check_shapes(
+                shapes_of(self._state.shapes()), passed_over=None if is_same_layout else is_leftover
+            )
+            if not is_same_layout and self._is_first:
+                self._tell("warning", {"text": _ANEW.format(name=folder.name)})
+            self._state.load(CheckpointState(contents), is_same_layout=is_same_layout)
             self._state.num_updates = int(contents.extra["optimizer_steps"])
             self._scores = {int(step): loss for step, loss in contents.extra.get("scores", {}).items()}
             self._last_saved = contents.step
@@ -309,6 +321,7 @@ class Keeper:
             "seed": self._rules.seed,
             "next_sample": finished * self._rules.batch,
             "identity": self._rules.identity,
+            "layout": self._state.layout,
             "scores": {str(step): loss for step, loss in self._scores.items()},
             "saved_ns": time.monotonic_ns(),
         }

@@ -26,11 +26,24 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Logical tensors, fp32: by part (``parameters``, ``exp_avg``, …) and by parameter."""
 
 
+_LEFTOVER = "leftover_"
+RESIDUALS, FACTORS = f"{_LEFTOVER}residuals", f"{_LEFTOVER}factors"
+"""What compression keeps between steps, by rank: what was not sent yet, and what PowerSGD goes on with."""
+
+
+def is_leftover(part: str) -> bool:
+    """Whether a part of a state means something in the layout only that made it."""
+    return part.startswith(_LEFTOVER)
+
+
 class RunState(Protocol):
     """Weights and optimizer states of one rank, whole or in pieces."""
 
     num_updates: int
     """Optimizer steps applied so far, as bias correction counts them."""
+
+    layout: str
+    """Whose the parts are for which ``is_leftover`` holds; empty where there are none."""
 
     def enter(self, group: Group) -> None:
         """An epoch begins."""
@@ -66,10 +79,14 @@ class RunState(Protocol):
     def saved(self) -> Parts:
         """What this rank saves: the tensors themselves, of the names and shapes of ``saved_by``."""
 
-    def load(self, source: StateSource) -> None:
+    def load(self, source: StateSource, *, is_same_layout: bool) -> None:
         """Take over this rank's part of a state that has exactly the names and shapes of ``shapes``.
 
         One whole tensor is in memory at a time, or the piece of one that this rank holds.
+
+        Args:
+            source: Of the state.
+            is_same_layout: Whether it is of this ``layout``; else what is left over is not in it, and starts anew.
         """
 
     def is_finite(self) -> bool:
@@ -87,6 +104,8 @@ class ReplicatedState:
         optimizer: Its states.
         initial: Makes the first weights again, by name; None if nobody here can.
     """
+
+    layout = ""
 
     def __init__(
         self,
@@ -142,8 +161,8 @@ class ReplicatedState:
         """See RunState."""
         return self._parts()
 
-    def load(self, source: StateSource) -> None:
-        """See RunState."""
+    def load(self, source: StateSource, *, is_same_layout: bool = True) -> None:
+        """See RunState; nothing is left over here."""
         for part, tensors in self._parts().items():
             weights = source.part(part)
             for name, tensor in tensors.items():

@@ -12,6 +12,12 @@ pytestmark = pytest.mark.process
 
 STORED = "MESH dp 3; STORE params, grads, states OVER dp"
 STAGES = "MESH pp 2; SPLIT layers OVER pp"
+COMPRESSED = (
+    "MESH dp 2; STORE grads, states WHERE kind = 'embedding' OVER dp; REDUCE grads OVER dp COMPRESS int8; "
+    "REDUCE grads WHERE dims LIKE '%,%' AND layer IS NOT NULL OVER dp COMPRESS powersgd(2)"
+)
+UNSHARED = ("--set", 'fault_tolerance.shares="off"')
+ENDED = ("--inject", "kill:rank=0,step=6,phase=compute", "--set", "fault_tolerance.restarts.node_loss=0")
 TENSORS = "MESH dp 2, tp 2; SPLIT heads, mlp, vocab OVER tp; STORE states OVER dp"
 
 
@@ -106,6 +112,48 @@ def test_a_run_goes_on_in_another_layout(trimtab: Trimtab, undisturbed: Ran) -> 
         "orchestration.devices=2",
     )  # fmt: skip
     assert_same(ran, undisturbed)
+
+
+@pytest.fixture(scope="module")
+def compressed(trimtab: Trimtab) -> Ran:
+    """Sums with loss, nothing goes wrong."""
+    return run(trimtab, COMPRESSED, 2, *UNSHARED)
+
+
+def test_a_run_that_compresses_goes_on_as_if_never_ended(trimtab: Trimtab, compressed: Ran) -> None:
+    """What was not sent yet is sent after the resume: without it the weights would be others."""
+    ended = run(trimtab, COMPRESSED, 2, *UNSHARED, *ENDED, check=1)
+    ran = trimtab("resume", ended.document["run"], "--json")
+    assert_same(ran, compressed)
+    assert warnings(ran) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_compresses_survives_a_loss(trimtab: Trimtab, compressed: Ran) -> None:
+    """All go back to the newest checkpoint, and to what had been left over then."""
+    ran = run(trimtab, COMPRESSED, 2, *UNSHARED, "--inject", "kill:rank=1,step=6,phase=reduce")
+    assert_same(ran, compressed)
+
+
+@pytest.mark.slow
+def test_what_was_left_over_in_another_layout_is_dropped_by_name(trimtab: Trimtab, compressed: Ran) -> None:
+    """It belongs to other ranks' gradients; the user must hear that the run is not the same from here."""
+    ended = run(trimtab, COMPRESSED, 2, *UNSHARED, *ENDED, check=1)
+    ran = trimtab(
+        "resume", ended.document["run"], "--json", "--set", f'parallelism="{COMPRESSED.replace("2", "4", 1)}"', "--set",
+        "orchestration.devices=4",
+    )  # fmt: skip
+    assert ran.document["state"] == "done"
+    assert ran.document["weights_sha256"] != compressed.document["weights_sha256"]
+    (text,) = warnings(ran)
+    assert text.startswith(
+        "step-4 was saved under another strategy or on other ranks: what COMPRESS had left over"
+    )
+
+
+def warnings(ran: Ran) -> list[str]:
+    """What the ranks of the last attempt have warned of."""
+    return [event["text"] for event in ran.events("warning", "rank-*")]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.runtime.lowering.small_plans import LEARNED, small_plan
+from trimtab.plan.physical import Plan
 from trimtab.plan.program import Transfer
 from trimtab.runtime.lowering import Crew, Outcome, Rank, Rules, Wires
 from trimtab.runtime.lowering.accounting import planned
@@ -102,6 +103,41 @@ def test_trains_on_what_it_sends(
     assert [outcome.loss for outcome in lossy[0][0]] == [outcome.loss for outcome in lossy[1][0]]
     for said, (_, counts) in zip(planned(plan, STEPS), lossy, strict=True):
         assert dict(said) == counts
+
+
+def keys_after_a_step(wires: Wires, plan: Plan) -> list[str]:
+    """The blocks whose sums have left something over."""
+    rules = Rules(optimizer=AdamW(lr=3e-3), learning_rate=_rate, clip=1.0)
+    rank = Rank(plan, wires.rank, wires, rules, seed=1)
+    rank.step(microbatches_of(plan.work, *ragged_batch(plan, 0, 0)), 0)
+    return sorted({where for where, *_ in rank.compressor.residuals})
+
+
+def test_a_layer_is_not_given_what_another_has_left_over(crew_of: Callable[[int], Crew]) -> None:
+    """Layers of one block have one program; the error of one in the gradient of the next would never be made good."""
+    text = "MESH dp 2\nSTORE params, grads, states OVER dp\nREDUCE grads OVER dp COMPRESS int8"
+    found = crew_of(2).run(keys_after_a_step, small_plan(text, 2, **LEARNED))
+    assert found == [["embedding", "head", *(f"layer {layer}" for layer in range(4))]] * 2
+
+
+def weights_after_two_steps(wires: Wires, plan: Plan) -> dict[str, torch.Tensor]:
+    """Of one rank."""
+    rules = Rules(optimizer=AdamW(lr=3e-3), learning_rate=_rate, clip=1.0)
+    rank = Rank(plan, wires.rank, wires, rules, seed=1)
+    for number in range(2):
+        rank.step(microbatches_of(plan.work, *ragged_batch(plan, 0, number)), number)
+    return {name: piece.clone() for name, piece in rank.stored.items()}
+
+
+@pytest.mark.parametrize("clause", ["COMPRESS powersgd(2)", "IN bf16"])
+def test_groups_that_sum_differently_keep_their_replicas_alike(
+    clause: str, crew_of: Callable[[int], Crew]
+) -> None:
+    """Summed over the pools first, the old cards' weights would drift away from those of the new ones."""
+    text = f"MESH pool 2, dp 2\nREDUCE grads OVER pool\nREDUCE grads OVER dp {clause} ON rank < 2"
+    first, *others = crew_of(4).run(weights_after_two_steps, small_plan(text, 4, **LEARNED))
+    for other in others:
+        assert all(torch.equal(piece, other[name]) for name, piece in first.items())
 
 
 @pytest.mark.parametrize(

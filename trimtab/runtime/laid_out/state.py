@@ -13,9 +13,19 @@ from trimtab.plan.program import OperatorKind, Parameter
 from trimtab.plan.tables import Table
 from trimtab.policy.wire import Form
 from trimtab.runtime.checkpoint.pieces import box_name
-from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, boxes, read_piece
+from trimtab.runtime.lowering import (
+    Extent,
+    Key,
+    Leftovers,
+    Rank,
+    Slot,
+    Stages,
+    assemble,
+    boxes,
+    read_piece,
+)
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, StateSource, hashable
+from trimtab.runtime.run_state import FACTORS, RESIDUALS, Parts, StateSource, hashable
 
 _PARAMETERS = "parameters"
 _ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
@@ -44,6 +54,23 @@ class _Held:
         return self.part + "".join(f"@{axis}{place}" for axis, place in self.where if place)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Left:
+    """A tensor that compression keeps for one sum of one rank.
+
+    Args:
+        part: ``leftover_residuals@rank1``.
+        rank: Whose.
+        slot: Of which sum.
+        shape: Of the tensor.
+    """
+
+    part: str
+    rank: int
+    slot: Slot
+    shape: tuple[int, ...]
+
+
 class LaidOutState:
     """See RunState. Nobody has all of it: a lost piece is only in checkpoints.
 
@@ -57,6 +84,9 @@ class LaidOutState:
         self._stages = Stages(rank.plan)
         self._states = tuple(rank.optimizer.states)
         self._held = tuple(self._all_held())
+        leftovers = Leftovers(rank.plan, rank.layouts)
+        self._left = tuple(_all_left(leftovers))
+        self.layout = leftovers.layout
 
     @property
     def num_updates(self) -> int:
@@ -103,16 +133,23 @@ class LaidOutState:
         for held in self._held:
             tensors = found.setdefault(held.full_part, {})
             tensors[held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
+        for left in self._left:
+            found.setdefault(left.part, {})[left.slot.name] = torch.empty(left.shape, device="meta")
         return found
 
     def saved_by(self, group: Group) -> Mapping[int, Parts]:
         """See RunState; the first of those that hold the same elements saves them."""
-        found = {rank: self._boxes(rank, _imagined) for rank in group.members}
+        found = {
+            rank: {**self._boxes(rank, _imagined), **self._kept_by(rank, lambda left: _meta(left.shape))}
+            for rank in group.members
+        }
         return {rank: parts for rank, parts in found.items() if parts}
 
     def saved(self) -> Parts:
         """See RunState."""
-        return self._boxes(self._rank.rank, lambda held, _: self._piece(held).float())
+        own = self._rank.rank
+        pieces = self._boxes(own, lambda held, _: self._piece(held).float())
+        return {**pieces, **self._kept_by(own, self._kept_or_zeros)}
 
     def _boxes(self, rank: int, piece_of: Callable[[_Held, Extent], Tensor]) -> Parts:
         """What a rank saves, by the names of boxes."""
@@ -125,7 +162,15 @@ class LaidOutState:
                 found.setdefault(held.full_part, {})[box_name(held.parameter.name, box, shape)] = view
         return found
 
-    def load(self, source: StateSource) -> None:
+    def _kept_by(self, rank: int, kept_of: Callable[[_Left], Tensor]) -> Parts:
+        """What a rank saves of its sums."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for left in self._left:
+            if left.rank == rank:
+                found.setdefault(left.part, {})[left.slot.name] = kept_of(left)
+        return found
+
+    def load(self, source: StateSource, *, is_same_layout: bool) -> None:
         """See RunState."""
         for held in self._held:
             parameter = held.parameter
@@ -141,6 +186,9 @@ class LaidOutState:
                 stored.copy_(read_piece(weights, parameter.name, extent))
         self._rank.optimizer.is_new = False
         self._rank.go_on()
+        for left in self._left:
+            if left.rank == self._rank.rank and is_same_layout:
+                self._take_up(left, source.part(left.part).read(left.slot.name))
 
     def is_finite(self) -> bool:
         """See RunState."""
@@ -223,6 +271,20 @@ class LaidOutState:
             pieces.append((piece.view(extent.shape), extent))
         return assemble(list(_unstored(pieces)), Extent.of(held.parameter.shape))
 
+    def _kept_or_zeros(self, left: _Left) -> Tensor:
+        """What this rank keeps of one sum; zeros before the sum has been taken."""
+        kept = self._kept(left).get(left.slot.key)
+        return torch.zeros(left.shape) if kept is None else kept.contiguous()
+
+    def _take_up(self, left: _Left, tensor: Tensor) -> None:
+        """Go on from what was kept of a sum; zeros are what there is before the first one."""
+        if bool(tensor.any()):
+            self._kept(left)[left.slot.key] = tensor.clone()
+
+    def _kept(self, left: _Left) -> dict[Key, Tensor]:
+        compressor = self._rank.compressor
+        return compressor.factors if left.part.startswith(FACTORS) else compressor.residuals
+
     def _is_first(self, held: _Held, rank: int) -> bool:
         """Whether a rank is the first of those that hold the same elements."""
         # What replicas that train apart have in common is varying to the plan, too, and has no place of its own.
@@ -242,7 +304,19 @@ class LaidOutState:
 
 def _imagined(_: _Held, extent: Extent) -> Tensor:
     """A piece without numbers."""
-    return torch.empty(extent.shape, device="meta")
+    return _meta(extent.shape)
+
+
+def _meta(shape: Sequence[int]) -> Tensor:
+    return torch.empty(tuple(shape), device="meta")
+
+
+def _all_left(leftovers: Leftovers) -> Iterator[_Left]:
+    for rank, slots in enumerate(leftovers.slots):
+        for slot in slots:
+            yield _Left(part=f"{RESIDUALS}@rank{rank}", rank=rank, slot=slot, shape=(slot.numel,))
+            if slot.factor is not None:
+                yield _Left(part=f"{FACTORS}@rank{rank}", rank=rank, slot=slot, shape=slot.factor)
 
 
 def _unstored(pieces: Sequence[tuple[Tensor, Extent]]) -> Iterator[tuple[Tensor, Extent]]:

@@ -3,8 +3,10 @@
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.batches import Microbatch, own_columns
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
+from trimtab.runtime.lowering.compression import Key
 from trimtab.runtime.lowering.crew import Crew, CrewError
 from trimtab.runtime.lowering.extents import Extent, assemble
+from trimtab.runtime.lowering.leftovers import Leftovers, Slot
 from trimtab.runtime.lowering.loading import boxes, read_piece
 from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.sites import Stages
@@ -20,12 +22,15 @@ __all__ = [
     "CrewError",
     "Divergence",
     "Extent",
+    "Key",
+    "Leftovers",
     "Members",
     "Microbatch",
     "Outcome",
     "Question",
     "Rank",
     "Rules",
+    "Slot",
     "Stages",
     "Transport",
     "Verdict",

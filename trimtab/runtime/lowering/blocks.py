@@ -22,7 +22,7 @@ from trimtab.runtime.lowering.homes import Homes
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
-from trimtab.runtime.lowering.sites import Site
+from trimtab.runtime.lowering.sites import UPDATE, Site
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
@@ -84,7 +84,12 @@ class Scope:
     @property
     def block(self) -> str:
         """Name of the block; ``update``."""
-        return self.site.block.name if self.site else "update"
+        return self.site.block.name if self.site else UPDATE
+
+    @property
+    def where(self) -> str:
+        """As ``block``, one layer told from another."""
+        return str(self.site) if self.site else UPDATE
 
 
 class Observer:
@@ -393,6 +398,7 @@ class OperatorRunner:
             members=members,
             values=scope.values,
             what=what,
+            where=scope.where,
             is_last_use=self._is_last_use(operator, scope),
         )
 
@@ -420,13 +426,10 @@ class OperatorRunner:
         rank = self._collectives.rank
         all_groups = self._groups[operator.transfer.axes]
         index = next(place for place, found in enumerate(all_groups) if rank in found)
-        transfer = next(
-            (found for indices, found in operator.variants if index in indices), operator.transfer
-        )
         members = tuple(
             member for member in all_groups[index] if taking_part is None or member in taking_part
         )
-        return transfer, members
+        return operator.transfer_of(index), members
 
     def _around(
         self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None

@@ -10,7 +10,7 @@ from torch import Tensor
 from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
 from trimtab.runtime.compat import storage_of
-from trimtab.runtime.lowering.compression import Compressor
+from trimtab.runtime.lowering.compression import Compressor, Key
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
 from trimtab.runtime.lowering.packing import Rows, in_one
 from trimtab.runtime.lowering.routes import Route
@@ -31,6 +31,7 @@ class Gathering:
         members: The group.
         values: Declared types by name.
         what: For counting and errors.
+        where: The block at work, one layer told from another: by it what compression leaves over is kept.
         is_last_use: Whether it may overwrite its inputs.
     """
 
@@ -39,7 +40,13 @@ class Gathering:
     members: Members
     values: Mapping[str, Value]
     what: Sent
+    where: str
     is_last_use: bool = False
+
+    @property
+    def key(self) -> Key:
+        """By which compression keeps what it leaves over."""
+        return (self.where, *self.operator.inputs)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,10 +102,9 @@ class Collectives:
         if len(gathering.members) == 1:
             return list(tensors)
         transfer = gathering.transfer
-        key = gathering.operator.inputs
         line = self.wires.line(gathering.what, gathering.members)
         if self.compressor.takes(transfer):
-            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, tensors)
+            return self.compressor.all_reduce(line, self._route(gathering), transfer, gathering.key, tensors)
         flat = _packed(tensors, transfer)
         if not gathering.is_last_use and storage_of(flat) == storage_of(tensors[0]):
             flat = flat.clone()  # The backend sums in place, and somebody may read the summand yet.
@@ -135,7 +141,7 @@ class Collectives:
         line = self.wires.line(gathering.what, gathering.members)
         route = self._route(gathering)
         if self.compressor.takes(transfer):
-            total = self.compressor.reduce_scatter(line, route, transfer, operator.inputs, chunks)
+            total = self.compressor.reduce_scatter(line, route, transfer, gathering.key, chunks)
         else:
             total = route.reduce_scatter(line, chunks, transfer.operation)
         return unpack(total, own)

@@ -7,6 +7,7 @@
 | powersgd | two thin matrices (Vogels et al. 2019) | what their product is not |
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ _LARGEST = 127
 """Of a signed byte."""
 
 Key = tuple[str, ...]
-"""What is summed together: names of the tensors."""
+"""What is summed together: the block at work, one layer told from another, then the names of the tensors."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,13 +32,21 @@ class Compressor:
 
     residuals: dict[Key, Tensor] = field(default_factory=dict)
     factors: dict[Key, Tensor] = field(default_factory=dict)
+    is_ahead: bool = False
+    """Whether a sum has changed what is kept since ``settle``."""
 
     def forget(self) -> None:
         """Begin anew: what was left over belongs to other weights."""
         self.residuals.clear()
         self.factors.clear()
+        self.is_ahead = False
 
-    def takes(self, transfer: Transfer) -> bool:
+    def settle(self) -> None:
+        """The step whose sums these were is applied."""
+        self.is_ahead = False
+
+    @staticmethod
+    def takes(transfer: Transfer) -> bool:
         """Whether a transfer is one of these."""
         return transfer.compress in ("int8", "topk", "powersgd")
 
@@ -58,9 +67,8 @@ class Compressor:
             case "topk":
                 total, sent = _largest(line, route, flat, transfer.compress_argument)
             case _:
-                rank = int(transfer.compress_argument or 1)
-                total, sent = self._thin(line, route, key, flat.view(shapes[0]), rank)
-        self.residuals[key] = flat - sent
+                total, sent = self._thin(line, route, key, flat.view(shapes[0]), transfer)
+        self._keep(key, flat - sent)
         return [
             piece.view(shape)
             for piece, shape in zip(
@@ -81,30 +89,51 @@ class Compressor:
             numbers, scale = _rounded(line, flat)
             own = route.reduce_scatter(line, torch.split(numbers, size), "sum").float() * scale
             sent = numbers.float() * scale
-        self.residuals[key] = flat - sent
+        self._keep(key, flat - sent)
         return own
 
     def _with_residual(self, key: Key, flat: Tensor) -> Tensor:
-        left = self.residuals.get(key)
-        return flat if left is None else flat + left
+        # Zeros are added like any others: they turn -0.0 into 0.0, here and after a load.
+        return flat + self.residuals.get(key, 0.0)
 
-    def _thin(self, line: Line, route: Route, key: Key, matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    def _keep(self, key: Key, left: Tensor) -> None:
+        self.residuals[key], self.is_ahead = left, True
+
+    def _thin(
+        self, line: Line, route: Route, key: Key, matrix: Tensor, transfer: Transfer
+    ) -> tuple[Tensor, Tensor]:
         """The product of two thin matrices in place of a matrix; a vector travels as it is."""
-        rows, columns = matrix.numel() // matrix.shape[-1], matrix.shape[-1]
-        if matrix.dim() < 2 or rank * (rows + columns) >= matrix.numel():
+        shape = factor_shape(matrix.shape, transfer)
+        if shape is None:
             return route.all_reduce(line, matrix.reshape(-1).clone(), "sum"), matrix.reshape(-1)
-        matrix = matrix.reshape(rows, columns)
+        columns, rank = shape
+        matrix = matrix.reshape(-1, columns)
         right = self.factors.get(key)
         if right is None:
-            # All places draw the same.
-            generator = torch.Generator().manual_seed(rows * 65_537 + columns)
-            right = torch.randn((columns, rank), generator=generator).to(matrix)
-        left = route.all_reduce(line, (matrix @ right).reshape(-1), "sum").view(rows, rank)
+            right = first_factor(len(matrix), columns, rank).to(matrix)
+        left = route.all_reduce(line, (matrix @ right).reshape(-1), "sum").view(-1, rank)
         left = torch.linalg.qr(left).Q
         own = matrix.T @ left
         right = route.all_reduce(line, own.reshape(-1).clone(), "sum").view(columns, rank)
         self.factors[key] = right
         return (left @ right.T).reshape(-1), (left @ own.T).reshape(-1)
+
+
+def factor_shape(shape: Sequence[int], transfer: Transfer) -> tuple[int, int] | None:
+    """Rows and columns of the thin matrix that PowerSGD goes on with; None where two of them would not be smaller.
+
+    >>> factor_shape((8, 4, 10), Transfer(axes=("dp",), compress="powersgd", compress_argument=2.0))
+    (10, 2)
+    """
+    rank, columns = int(transfer.compress_argument or 1), shape[-1]
+    rows = math.prod(shape[:-1])
+    return (columns, rank) if len(shape) > 1 and rank * (rows + columns) < rows * columns else None
+
+
+def first_factor(rows: int, columns: int, rank: int) -> Tensor:
+    """What PowerSGD begins with, [columns, rank]; all places draw the same."""
+    generator = torch.Generator().manual_seed(rows * 65_537 + columns)
+    return torch.randn((columns, rank), generator=generator)
 
 
 def _rounded(line: Line, flat: Tensor) -> tuple[Tensor, Tensor]:

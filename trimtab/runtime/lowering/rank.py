@@ -24,7 +24,7 @@ from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
-from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
+from trimtab.runtime.lowering.sites import Site, Stages, sites_of, taking_part, update_holders
 from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
@@ -122,7 +122,7 @@ class Rank:
         self._seed, self._weights = seed, weights
         wires.open_groups(process_groups(plan))
         collectives = Collectives(rank=rank, layouts=self.layouts, wires=wires, devices=plan.bound.devices)
-        self._compressor = collectives.compressor
+        self.compressor = collectives.compressor
         self._read = read
         self._sites = sites_of(plan)
         self._names = [(_stored_names(site), _used_names(site)) for site in self._sites]
@@ -145,7 +145,7 @@ class Rank:
         self._is_tied_at_once = ends and plan.update.is_tied_at_once and not adds_by_share
         self._added_up: list[dict[str, Tensor]] = []
         self._leaves: list[dict[str, Leaves]] = []
-        self.is_torn = False
+        self._is_updating = False
         self.begin()
 
     def begin(self) -> None:
@@ -156,8 +156,13 @@ class Rank:
 
     def go_on(self) -> None:
         """Weights and states are in place: go on from them. What compression has left over is forgotten."""
-        self.is_torn = False
-        self._compressor.forget()
+        self._is_updating = False
+        self.compressor.forget()
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a step was interrupted after it had changed what this rank keeps between steps."""
+        return self._is_updating or self.compressor.is_ahead
 
     def connect(self, transport: Transport) -> None:
         """Go on with other connections; what was under way on the old ones is forgotten."""
@@ -194,7 +199,7 @@ class Rank:
         states, constants = self._updater.held(), self._runner.constants()
         return {
             "constants": [*states["constants"], *constants],
-            "states": [*states["states"], *self._compressor.held()],
+            "states": [*states["states"], *self.compressor.held()],
             "gradients": [tensor for added_up in self._added_up for tensor in added_up.values()],
             "parameters": list(self.stored.values()),
         }
@@ -233,7 +238,7 @@ class Rank:
 
     def update(self, flow: Flow, number: int) -> Outcome:
         """Apply a step that has been computed; if it is interrupted, ``is_torn`` stays true."""
-        self.is_torn = True
+        self._is_updating = True
         outcome = self._updater.run(
             self.stored,
             flow.gradients,
@@ -242,19 +247,21 @@ class Rank:
             step=number,
             leaves=flow.leaves,
         )
-        self.is_torn = False
+        self._is_updating = False
+        self.compressor.settle()
         return outcome
 
     def score(self, batch: Microbatch) -> float | None:
         """The sum of the token losses of one microbatch, forwards only; None on ranks that others speak for.
 
-        Ranks that split the sequence each have a part of it, and each gives its part.
+        Ranks that split the sequence each have a part of it, and each gives its part. So does every replica, of those
+        too that train apart and never add up the loss of a step.
         """
         flow = self._flow([batch], None)
         for stage in self._stages.of(self.rank):
             self._forward(stage, 0, flow)
         self.wires.posted.wait()
-        parts = {axis for axes in self._axes_of_loss() for axis in axes}
+        parts = {*self.plan.bound.batch_axes, *(axis for axes in self._axes_of_loss() for axis in axes)}
         places = self.layouts.places[self.rank]
         speaks = all(
             place == 0
@@ -551,10 +558,6 @@ def process_groups(plan: Plan) -> list[tuple[int, ...]]:
         for operator in (*block.gathers, *block.forward, *block.recompute, *block.backward):
             add(operator, None)
     for operator in plan.update.operators:
-        if operator.transfer is None:
-            continue
-        members = frozenset.intersection(*(holders[name] for name in operator.inputs))
-        if operator.transfer.stages:
-            members = frozenset(rank for rank in members if stages.holds(rank, operator.transfer.stages))
-        add(operator, members)
+        if operator.transfer is not None:
+            add(operator, taking_part(operator, holders, stages))
     return list(found)

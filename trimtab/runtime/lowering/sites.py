@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trimtab.plan.meshes import coordinates
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import Block, OperatorKind, Value
+from trimtab.plan.program import Block, Operator, OperatorKind, Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,10 @@ class Site:
     def __str__(self) -> str:
         """``layer 3``, ``head``, as messages say it."""
         return self.block.name if self.layer is None else f"layer {self.layer}"
+
+
+UPDATE = "update"
+"""Where what follows the microbatches of a step happens: at no block."""
 
 
 def sites_of(plan: Plan) -> tuple[Site, ...]:
@@ -101,3 +105,12 @@ def update_holders(plan: Plan) -> Mapping[str, frozenset[int]]:
             held = each[0].union(*each) if operator.kind is OperatorKind.SUM else each[0].intersection(*each)
         found |= dict.fromkeys(operator.outputs, held)
     return found
+
+
+def taking_part(operator: Operator, holders: Mapping[str, frozenset[int]], stages: Stages) -> frozenset[int]:
+    """The ranks that run an operator of the update; of a sum over two stages only those of these."""
+    members = frozenset.intersection(*(holders[name] for name in operator.inputs))
+    if operator.transfer is None or not operator.transfer.stages:
+        return members
+    between = operator.transfer.stages
+    return frozenset(rank for rank in members if stages.holds(rank, between))

@@ -17,7 +17,7 @@ from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
 from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
-from trimtab.runtime.lowering.sites import Stages, sites_of, update_holders
+from trimtab.runtime.lowering.sites import Stages, sites_of, taking_part, update_holders
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.norms import BinnedSum, binned_sum_of_squares
 from trimtab.runtime.optimizers import FUSED_DEVICES, AdamW, OptimizerSettings, Vector, is_decayed
@@ -402,11 +402,7 @@ class Updater:
         self._runner.run_one(operator, scope, members)
 
     def _members(self, operator: Operator) -> frozenset[int]:
-        members = frozenset.intersection(*(self.holders[name] for name in operator.inputs))
-        if operator.transfer is None or not operator.transfer.stages:
-            return members
-        stages = operator.transfer.stages
-        return frozenset(rank for rank in members if self._stages.holds(rank, stages))
+        return taking_part(operator, self.holders, self._stages)
 
     def _norm_square(self, operator: Operator, scope: Scope) -> Tensor:
         """Sum of squares of the own gradient elements, each logical one counted by the first rank that has it.

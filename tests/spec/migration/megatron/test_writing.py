@@ -217,7 +217,7 @@ fault_tolerance:
   replace: true
   checkpoint: {every: 5, keep: 2, keep_best: true}
   detection: {heartbeat: 3s, progress: 60s, save: 60s, evaluation: 60s, first_step: 60s}
-  restarts: {node_loss: 2, script: 2}
+  restarts: {node_loss: 2, user_error: 1, forgiven_after: 50, script: 2}
 """
     adamw = "{adamw: {lr: 0.1, betas: [0.8, 0.9], eps: 1e-7, weight_decay: 0.2}}"
     sgd = "{sgd: {lr: 0.1, momentum: 0.8, weight_decay: 0.2, nesterov: true}}"

@@ -49,6 +49,11 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
         "one time-out holds for every wait there: --distributed-timeout-minutes",
     ),
     "fault_tolerance.restarts.node_loss": (Fate.IRRELEVANT, "torchrun's to count there: --max-restarts"),
+    "fault_tolerance.restarts.user_error": (Fate.IRRELEVANT, "torchrun's to count there: --max-restarts"),
+    "fault_tolerance.restarts.forgiven_after": (
+        Fate.IMPOSSIBLE,
+        "restarts are counted from the beginning there",
+    ),
     "fault_tolerance.restarts.script": (Fate.IRRELEVANT, "torchrun's to count there: --max-restarts"),
 }
 """Keys, or sections of them, without a flag, and why."""
