@@ -9,6 +9,7 @@ from trimtab.plan.explanation import Survival, survival
 from trimtab.plan.physical import Plan
 from trimtab.spec import Engine, LoadedJob
 from trimtab.spec.constants import rule_of
+from trimtab.spec.language import StoreStatement
 from trimtab.terms import OnLoss
 
 GUARANTEES: Mapping[OnLoss, str] = {
@@ -37,16 +38,14 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
 
     Args:
         loaded: The job; its ``auto`` stands for the strongest rule that the layout and the engine allow.
-        plan: Its plan; None for a class of the user's own, which every rank holds whole.
+        plan: Its plan; None for a class of the user's own.
 
     Raises: JobReadError at the line that asks for more than the layout can give.
     """
     asked, origin = loaded.job.fault_tolerance.on_loss, loaded.origins[_KEY]
     by_default = rule_of(loaded.job, is_replicated=True)
     if plan is None:
-        found = Survival(
-            rule=by_default, reason="every rank holds the whole state of a class of the user's own"
-        )
+        found = _survival_of_class(loaded)
     elif plan.mesh.num_devices == 1:
         # Nobody is left to break the promise to.
         reason = "a lone rank has no peers: what is lost is computed again when it is back"
@@ -69,6 +68,20 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         guarantee=GUARANTEES[rule],
         decided_by=f"auto ({origin})" if asked is OnLoss.AUTO else origin,
         limited_by=at(found.line) if found.line else "",
+    )
+
+
+def _survival_of_class(loaded: LoadedJob) -> Survival:
+    for statement in loaded.program.statements:
+        if isinstance(statement, StoreStatement):
+            return Survival(
+                rule=OnLoss.ROLLBACK,
+                reason="tensors are stored in pieces, and no rank holds those of another",
+                line=statement.span,
+            )
+    return Survival(
+        rule=rule_of(loaded.job, is_replicated=True),
+        reason="every rank holds the whole state of a class of the user's own",
     )
 
 

@@ -12,8 +12,9 @@ from trimtab.catalog import Cluster, ClusterError
 from trimtab.plan.binding import bind
 from trimtab.plan.bound import Bound
 from trimtab.plan.devices import devices_of
-from trimtab.plan.layout import BYTES_PER_ELEMENT, piece_elements
+from trimtab.plan.layout import BYTES_PER_ELEMENT, TAIL, piece_elements
 from trimtab.plan.parameters import TABLES
+from trimtab.plan.shares import assign_shares, own_blocks, shares_of
 from trimtab.plan.tables import Row, Table
 from trimtab.spec import Mesh, Problem, Program, StrategyError
 from trimtab.spec.language import MeshStatement
@@ -70,6 +71,15 @@ class ModuleStorage:
     def keeps_in_pieces(self, table: Table) -> bool:
         """Whether anything of a table is stored in pieces."""
         return any(table in parameter.stored for parameter in self.parameters)
+
+    def gathered_elements(self) -> int:
+        """Elements of stored parameters that are whole at once: those outside of layers, and of the largest layer."""
+        by_unit = dict.fromkeys(self.units(), 0)
+        for parameter in self.parameters:
+            if Table.PARAMS in parameter.stored:
+                by_unit[parameter.unit] += self.piece(parameter) * self.num_ranks
+        outside = by_unit.pop(ROOT, 0)
+        return outside + max(by_unit.values(), default=0)
 
     def held_elements(self, table: Table) -> int:
         """Elements of a table that a rank keeps: of gradients while a step lasts, of states for each of the optimizer's."""
@@ -185,6 +195,16 @@ class StepShape:
     subtrees: int
     num_parts: int
 
+    @classmethod
+    def of(cls, *, batch: int, microbatch: int, num_parts: int, num_ranks: int) -> "StepShape":
+        """That of a step whose parts lie as they do when nothing is in flight."""
+        owners = assign_shares(num_parts, range(num_ranks))
+        owned = [shares_of(rank, owners) for rank in range(num_ranks)]
+        each, more = divmod(batch, num_parts)
+        turns = [sum(-(-(each + (share < more)) // microbatch) for share in shares) for shares in owned]
+        subtrees = [len(own_blocks(shares, num_parts)) for shares in owned]
+        return cls(turns=max(turns), subtrees=max(subtrees), num_parts=num_parts)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTransfer:
@@ -207,8 +227,8 @@ WORD_LIMBS = 21
 """Integers of the norm that ranks agree on; see ``BinnedSum`` of the runtime."""
 
 
-def transfers_of(storage: ModuleStorage, shape: StepShape, *, tail: int) -> tuple[ModuleTransfer, ...]:
-    """What a step sends, by formula; ``tail`` are the numbers of each share besides its gradient.
+def transfers_of(storage: ModuleStorage, shape: StepShape) -> tuple[ModuleTransfer, ...]:
+    """What a step sends, by formula.
 
     A gather and a scatter of n pieces send (n - 1) pieces of each rank. Layers are gathered for the forward and again
     for the backward pass of a microbatch, what is outside of layers once.
@@ -234,7 +254,7 @@ def transfers_of(storage: ModuleStorage, shape: StepShape, *, tail: int) -> tupl
         found.append(("give summed gradients to all", "all_gather", 1 if whole else 0, row(whole)))
     apart = [p for p in trained if Table.GRADS not in p.stored]
     found.append(("sum gradients", "all_to_all", 1 if apart else 0, shape.subtrees * row(apart)))
-    numbers = -(-(shape.num_parts * tail + WORD_LIMBS) // storage.num_ranks)
+    numbers = -(-(shape.num_parts * TAIL + WORD_LIMBS) // storage.num_ranks)
     found.append(("agree on loss and norm", "all_reduce", 1, 2 * peers * numbers * 8))
     return tuple(_merged(found))
 

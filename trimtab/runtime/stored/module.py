@@ -274,7 +274,9 @@ class StoredModule:
     def _register_hooks(self) -> None:
         for unit in self._units:
             for name in sorted(unit.waits_for):
-                listen: Any = self.parameters[name].register_post_accumulate_grad_hook  # torch leaves it untyped
+                listen: Any = self.parameters[
+                    name
+                ].register_post_accumulate_grad_hook  # torch leaves it untyped
                 listen(self._on_gradient(unit, name))
             if unit.params is not None and unit.path != ROOT:
                 for part in users_of(self._module, unit.path):
