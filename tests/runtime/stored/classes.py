@@ -83,9 +83,6 @@ class Tied(Plain):
 class Routed(Plain):
     """Which layers are used depends on the samples: on some ranks a layer has no gradient."""
 
-    def run_layers(self, x: Tensor) -> Tensor:
-        return super().run_layers(x)
-
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.table(tokens) + self.shift
         x = self.layers[0](x)
@@ -111,10 +108,7 @@ class Named(nn.Module):
         super().__init__()
         self.table = nn.Embedding(VOCAB, width)
         self.layers = nn.ModuleList(
-            [
-                nn.ModuleDict({"norm": nn.LayerNorm(width), "mix": nn.Linear(width, width)})
-                for _ in range(3)
-            ]
+            [nn.ModuleDict({"norm": nn.LayerNorm(width), "mix": nn.Linear(width, width)}) for _ in range(3)]
         )
         self.head = nn.Linear(width, VOCAB)
 
@@ -142,3 +136,78 @@ class Counting(Plain):
         with torch.no_grad():
             self.shift.mul_(0.9)
         return logits
+
+
+class Balancing(Plain):
+    """A layer leaves a second loss on itself, which the backward pass meets before what the layer returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0] = Weighing(12)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = super().forward(tokens).flatten(0, 1)
+        loss = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        return loss + 0.1 * self.layers[0].weighed, (targets != -100).sum()
+
+
+class Weighing(Layer):
+    """A layer with a side output."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weighed = self.up(x).square().sum()
+        return super().forward(x)
+
+
+class Recurrent(Plain):
+    """Parts that keep their weights a second time."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__(width)
+        self.layers = nn.ModuleList([Looping(width) for _ in range(2)])
+
+
+class Looping(nn.Module):
+    """A recurrent layer; the tensors of torch's own are listed apart from its parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.loop = nn.GRU(width, width, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.loop(self.norm(x))[0]
+
+
+class Giving(Plain):
+    """A layer returns its own parameter."""
+
+    def run_layers(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            shifted, shift = layer(x)
+            x = shifted + shift
+        return x
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__(width)
+        self.layers = nn.ModuleList([Shifting(width) for _ in range(2)])
+
+
+class Shifting(nn.Module):
+    """Gives a shift back instead of adding it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(self.mix(x)), self.shift
+
+
+class Overwriting(Plain):
+    """Changes in place what its backward pass needs."""
+
+    def run_layers(self, x: Tensor) -> Tensor:
+        y = torch.tanh(super().run_layers(x))
+        return y.mul_(2)

@@ -1,19 +1,23 @@
 """A user's module whose parameters are whole only while they are used, and whose gradients go to who keeps them.
 
 Parameters are gathered unit by unit: a layer when its forward begins, and again when its backward pass does; what
-stands outside of layers once for a microbatch. Between uses their memory is given back to the system.
+stands outside of layers once for a microbatch. Between uses their memory is given back to the system, and the module
+has parameters without values, on torch's ``meta`` device, in their place: who uses one by another way gets an error.
+What autograd has saved of parameters shares their memory, which is filled again before it is read.
 
 Gradients that are stored leave in one order on all ranks, the last layer first, whichever is ready first: so ranks on
 whose samples a layer is not used still take part. What each share adds stays apart, and meets in the fixed tree.
 """
 
+import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import register_multi_grad_hook
+from torch.autograd.graph import register_multi_grad_hook, saved_tensors_hooks
 
 from trimtab.plan.module_storage import ROOT, ModuleStorage, StoredParameter
 from trimtab.plan.tables import Table
@@ -21,6 +25,7 @@ from trimtab.runtime import compat
 from trimtab.runtime.lowering.share_sums import Leaves, Tree
 from trimtab.runtime.stored.carrier import Carrier
 from trimtab.runtime.stored.cuts import Cut
+from trimtab.runtime.stored.order import Order
 from trimtab.runtime.stored.units import users_of
 from trimtab.terms import InputError
 
@@ -40,6 +45,23 @@ class Turn:
     is_last: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Slot:
+    """A place where a module keeps a parameter.
+
+    Args:
+        owner: The module.
+        name: Inside it.
+        whole: What stands there while the parameter is whole.
+        without: What stands there otherwise.
+    """
+
+    owner: nn.Module
+    name: str
+    whole: nn.Parameter
+    without: nn.Parameter
+
+
 @dataclass(kw_only=True)
 class _Unit:
     """Parameters that are gathered together, and gradients that leave together.
@@ -47,6 +69,7 @@ class _Unit:
     Args:
         path: Of the layer.
         params: Cut of the parameters that are stored; None if all are whole.
+        slots: Where the module keeps them.
         row: Own pieces of them.
         full: All of them; without memory between uses.
         grads: Cut of the gradients that are stored; None if there are none.
@@ -56,6 +79,7 @@ class _Unit:
 
     path: str
     params: Cut | None
+    slots: tuple["_Slot", ...]
     row: Tensor
     full: Tensor
     grads: Cut | None
@@ -77,7 +101,7 @@ class StoredModule:
         num_parts: Shares of a batch.
 
     Attributes:
-        parameters: By name, in the order of the storage; their data are whole only while they are used.
+        parameters: By name, in the order of the storage; those that are stored have memory only while they are used.
         pieces: What this rank updates of each, flat: its piece, or all of it with its padding.
         whole_grads: Cut of the gradients that are not stored.
     """
@@ -92,12 +116,19 @@ class StoredModule:
         self._turns: Sequence[Turn | None] = ()
         self._is_forward = False
         self._first_waiting = 0
+        self._gathers = storage.keeps_in_pieces(Table.PARAMS)
+        self._orders = {True: Order(), False: Order()}
+        self._is_training = False
         whole = [p.name for p in storage.parameters if Table.PARAMS not in p.stored]
         self._kept_cut = self._cut(whole)
         self._kept = self._moved(self._kept_cut)
         # Gradients leave in this order.
         self._units = [self._unit(path) for path in storage.units()][::-1]
         self._units.sort(key=lambda unit: unit.path == ROOT)
+        self._by_memory = {
+            compat.storage_of(unit.full): unit for unit in self._units if unit.params is not None
+        }
+        self._saving: saved_tensors_hooks | None = None
         self.whole_grads = self._cut(
             [p.name for p in storage.parameters if p.is_trained and Table.GRADS not in p.stored]
         )
@@ -135,6 +166,7 @@ class StoredModule:
     def connect(self, carrier: Carrier) -> None:
         """Take part in an epoch."""
         self._carrier = carrier
+        self._orders = {True: Order(), False: Order()}
 
     @property
     def carrier(self) -> Carrier:
@@ -152,13 +184,13 @@ class StoredModule:
     @property
     def needs_all(self) -> bool:
         """Whether a microbatch takes every rank."""
-        return self.storage.keeps_in_pieces(Table.PARAMS) or any(u.grads is not None for u in self._units)
+        return self._gathers or any(unit.grads is not None for unit in self._units)
 
     # A microbatch.
 
     def forget(self) -> None:
         """Drop all gradients, and what is gathered."""
-        self._is_forward = False
+        self._is_forward = self._is_training = False
         for unit in self._units:
             self._release(unit)
             unit.unfinished.clear()
@@ -170,6 +202,8 @@ class StoredModule:
         """A microbatch begins, on every rank; ``turns`` are theirs, None where the result does not count."""
         self._turns = turns
         self._first_waiting = 0
+        self._is_training = True
+        self._orders[True].begin()
         for unit in self._units:
             unit.missing = set(unit.waits_for)
 
@@ -179,6 +213,9 @@ class StoredModule:
         for unit in self._units:
             unit.missing.clear()
         self._send_ready()
+        self._is_training = False
+        if self._gathers:
+            self._orders[True].end(self.carrier)
         for unit in self._units:
             self._release(unit)
             if unit.grads is not None:
@@ -256,11 +293,13 @@ class StoredModule:
         grads = [p.name for p in members if p.is_trained and Table.GRADS in p.stored]
         trained = {p.name for p in members if p.is_trained}
         cut = self._cut(params)
+        slots = tuple(slot for name in params for slot in self._emptied(name))
         full = self._moved(cut)
         row = cut.row({name: cut.own(full, name, self.place) for name in params}) if params else full
         unit = _Unit(
             path=path,
             params=cut if params else None,
+            slots=slots,
             row=row,
             full=full,
             grads=self._cut(grads) if grads else None,
@@ -270,6 +309,30 @@ class StoredModule:
         )
         self._release(unit)
         return unit
+
+    def _emptied(self, name: str) -> Iterator[_Slot]:
+        """Replace a parameter by one without values, wherever somebody has it, and give its places in the module."""
+        known = self.parameters[name]
+        owners = [
+            (owner, own)
+            for owner in self._module.modules()
+            for own, found in owner.named_parameters(recurse=False, remove_duplicate=False)
+            if found is known
+        ]
+        whole = nn.Parameter(known.detach(), requires_grad=known.requires_grad)
+        whole.__dict__.update(known.__dict__)
+        without = nn.Parameter(torch.empty_like(known, device="meta"), known.requires_grad)
+        if weakref.getweakrefs(
+            known
+        ):  # recurrent modules of torch have some, and take the other one by setattr
+            known.data = torch.full((), math.nan, device=self._device).expand(known.shape)
+        else:
+            compat.swap_tensors(known, without)
+            without = known
+        self.parameters[name] = whole
+        for owner, own in owners:
+            compat.place_parameter(owner, own, without)
+            yield _Slot(owner=owner, name=own, whole=whole, without=without)
 
     def _register_hooks(self) -> None:
         for unit in self._units:
@@ -284,23 +347,51 @@ class StoredModule:
                     part.register_forward_hook(self._after(unit, is_layer=False))
                 layer = self._module.get_submodule(unit.path)
                 layer.register_forward_hook(self._after(unit, is_layer=True))
-        if self.storage.keeps_in_pieces(Table.PARAMS):
+        if self._gathers:
             self._module.register_forward_pre_hook(self._before_all)
             self._module.register_forward_hook(self._after_all)
+            self._module.register_forward_hook(self._stop_watching, always_call=True)
 
     # Hooks of the forward pass.
 
     def _before_all(self, *_: object) -> None:
         self._is_forward = True
+        if not self._is_training:
+            self._orders[False].begin()
         for unit in self._units:
             if unit.path == ROOT:
                 self._gather(unit)
+        if torch.is_grad_enabled():
+            self._saving = saved_tensors_hooks(self._pack, self._unpack)
+            self._saving.__enter__()
+
+    def _stop_watching(self, *_: object) -> None:
+        if self._saving is not None:
+            self._saving.__exit__()
+            self._saving = None
+
+    def _pack(self, tensor: Tensor) -> "_Saved":
+        unit = self._by_memory.get(compat.storage_of(tensor))
+        return _Saved(tensor=tensor.detach(), num_writes=compat.num_writes(tensor), unit=unit)
+
+    def _unpack(self, saved: "_Saved") -> Tensor:
+        """What a backward pass needs; of parameters it is made whole, by whatever way the pass came."""
+        if saved.unit is not None:
+            self._gather(saved.unit)
+        if compat.num_writes(saved.tensor) != saved.num_writes:  # torch leaves this check to who packs
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{saved.tensor.dtype} {list(saved.tensor.shape)}"
+            )
+        return saved.tensor
 
     def _after_all(self, *_: object) -> None:
         self._is_forward = False
         for unit in self._units:
-            if unit.path != ROOT or not torch.is_grad_enabled():
+            if unit.path != ROOT or not self._is_training:
                 self._release(unit)
+        if not self._is_training:
+            self._orders[False].end(self.carrier)
 
     def _before(self, unit: _Unit) -> Callable[..., None]:
         def gather(*_: object) -> None:
@@ -311,6 +402,7 @@ class StoredModule:
     def _after(self, unit: _Unit, *, is_layer: bool) -> Callable[..., None]:
         def watch_backward(_module: nn.Module, _inputs: object, output: object) -> None:
             if is_layer:
+                self._refuse_aliases(unit, output)
                 if self._is_forward:  # what is computed again inside a backward pass is needed there
                     self._release(unit)
                 return
@@ -319,6 +411,14 @@ class StoredModule:
                 register_multi_grad_hook(found, lambda _: self._gather(unit), mode="any")
 
         return watch_backward
+
+    def _refuse_aliases(self, unit: _Unit, output: object) -> None:
+        memory = compat.storage_of(unit.full)
+        if any(compat.storage_of(tensor) == memory for tensor in _tensors(output)):
+            raise InputError(
+                f"{unit.path} returns its own parameter, which lies in pieces once the layer is done.\n"
+                "  Return what is computed with it, or leave it whole: STORE params WHERE …"
+            )
 
     # Pieces and wholes.
 
@@ -329,14 +429,21 @@ class StoredModule:
             # Of a layer whose gradients are all there nothing is needed once another one begins.
             if other.path != ROOT and other is not unit and (self._is_forward or not other.missing):
                 self._release(other)
+        self._orders[self._is_training].take(
+            f"gather {unit.path or 'what is outside of layers'}", self.carrier
+        )
         with torch.no_grad():
             rows = self.carrier.gather(unit.row)
             unit.full.untyped_storage().resize_(unit.full.numel() * unit.full.element_size())
             unit.params.fill({name: unit.params.padded(unit.full, name) for name in unit.params.names}, rows)
+        for slot in unit.slots:
+            compat.place_parameter(slot.owner, slot.name, slot.whole)
         unit.is_whole = True
 
     def _release(self, unit: _Unit) -> None:
         if unit.is_whole:
+            for slot in unit.slots:
+                compat.place_parameter(slot.owner, slot.name, slot.without)
             unit.full.untyped_storage().resize_(0)
             unit.is_whole = False
 
@@ -376,6 +483,10 @@ class StoredModule:
         rows = cut.rows({name: self.parameters[name].grad for name in cut.names})
         for name in cut.names:
             self.parameters[name].grad = None
+        if self._gathers:
+            self._orders[True].take(
+                f"sum gradients of {unit.path or 'what is outside of layers'}", self.carrier
+            )
         found = self.carrier.swap(rows)
         for turn, row in zip(self._turns, found, strict=True):
             if turn is None:
@@ -395,6 +506,21 @@ class StoredModule:
                 f"the gradient of {late[0]} came in two parts: its share of the sum had left when the second came.\n"
                 "  Use torch.utils.checkpoint with use_reentrant=False, or keep its gradient whole: STORE states OVER …"
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Saved:
+    """A tensor that autograd keeps for a backward pass.
+
+    Args:
+        tensor: Cut off from what made it: a cycle would keep it for ever.
+        num_writes: When it was saved.
+        unit: Whose memory it shares; None for what are no parameters.
+    """
+
+    tensor: Tensor
+    num_writes: int
+    unit: _Unit | None
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
@@ -446,16 +572,12 @@ class BufferGuard:
         }
 
 
-_UNALLOCATED = ("not allocated yet", "out of bounds for storage of size 0")
-"""What torch 2.13 says of a tensor whose memory was given back."""
-
-
 def explained(error: RuntimeError, storage: ModuleStorage) -> Exception:
     """An error of the user's model, with the reason if it used parameters that lay in pieces."""
-    if not storage.keeps_in_pieces(Table.PARAMS) or not any(text in str(error) for text in _UNALLOCATED):
+    if not storage.keeps_in_pieces(Table.PARAMS) or "meta" not in str(error):
         return error
     return InputError(
-        "a parameter of a layer was used while it lay in pieces: outside of the layer's forward, or in a backward pass "
-        "that did not come through what the layer returned.\n"
-        "  Let the layer return what depends on its parameters, or leave it whole: STORE params WHERE layer IS NULL …"
+        "a parameter of a layer was used while it lay in pieces, outside of the layer's forward.\n"
+        "  Use it inside, or leave it whole: STORE params WHERE …\n"
+        f"  Torch said: {str(error).splitlines()[0]}"
     )
