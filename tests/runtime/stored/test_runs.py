@@ -111,9 +111,3 @@ def test_a_whole_run_goes_on_in_pieces(trimtab: Trimtab, job: str, whole: Ran) -
         "orchestration.devices=3",
     )  # fmt: skip
     assert_same(ran, whole)
-
-
-def test_what_a_class_cannot_be_given_is_refused_before_the_run(trimtab: Trimtab, job: str) -> None:
-    """At the statement, with what it can be given."""
-    ran = run(trimtab, job, "MESH dp 2; SPLIT mlp OVER dp", 2, check=2)
-    assert "SPLIT mlp cannot be given to a class of your own" in ran.stderr
