@@ -76,6 +76,16 @@ def test_the_text_says_what_is_not_known(cli: Any, desk: Path) -> None:
     assert "the class is built whole, and then cut" in text
 
 
+def test_the_page_shows_the_same(cli: Any, desk: Path) -> None:
+    """Who opens the page must not read that nothing is known."""
+    answer = cli("explain", "own.yaml", "--format", "html", "--out", "own.html")
+    assert answer.code == 0
+    page = (desk / "own.html").read_text(encoding="utf-8")
+    assert "What each rank keeps" in page
+    assert "hand gradients to who keeps them" in page
+    assert "no figures per rank" not in page
+
+
 def test_a_class_that_is_whole_is_explained_without_torch(cli: Any, desk: Path) -> None:
     """Its tables are asked of torch only where they decide something."""
     (desk / "small_stored.py").unlink()
