@@ -12,6 +12,16 @@ VERBS = [
 
 OPTIONS = {
     "run": {"--script", "--set", "--inject", "--dry-run", "--json"},
+    "simulate": {
+        "--failures",
+        "--days",
+        "--seeds",
+        "--step-seconds",
+        "--spares",
+        "--events",
+        "--set",
+        "--json",
+    },
     "resume": {"--set", "--inject", "--json"},
     "explain": {
         "--set",
@@ -141,7 +151,7 @@ def yardstick_s(bytecode):
     return min(_cpu_s("import typer, pydantic, yaml", bytecode=bytecode) for _ in range(3))
 
 
-@pytest.mark.process  # It measures, and so has the machine to itself.
+@pytest.mark.alone
 @pytest.mark.parametrize("arguments", [("--help",), ("explain", "job.yaml"), ("schema",)])
 def test_answers_without_tensors_come_at_once(desk, bytecode, yardstick_s, arguments):
     """Under 0.3 s, without torch. Both sides are measured here and now: a busy machine is not the command's fault."""

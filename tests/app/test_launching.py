@@ -86,7 +86,7 @@ def test_the_environment_is_an_allow_list():
 def test_deadlines_are_those_of_the_detection_card():
     """Each phase is watched by its own limit."""
     limits = launch().limits
-    assert (limits.heartbeat_s, limits.start_s, limits.max_node_losses) == (4.0, 90.0, 3)
+    assert (limits.heartbeat_s, limits.start_s, limits.budget.node_losses) == (4.0, 90.0, 3)
     assert limits.progress_in(Phase.COMPUTE) == 50.0
     assert limits.progress_in(Phase.CHECKPOINT) == 70.0
     assert limits.progress_in(Phase.EVALUATE) == 80.0

@@ -12,7 +12,7 @@ SCRIPTS = ("overhead", "layouts", "recovery", "checkpoint", "startup", "timers")
 
 
 @pytest.mark.slow
-@pytest.mark.process
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_measures_and_prints(name: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.engines.driving import (
 )
 from trimtab.engines import load_engine
 from trimtab.engines.launch import Launch
-from trimtab.policy import Limits
+from trimtab.policy import Budget, Limits
 from trimtab.terms import OnLoss
 
 OUTER = dict.fromkeys(
@@ -45,7 +45,7 @@ def launch(folder: Path = Path("/runs/q-1")) -> Launch:
         module="trimtab.runtime.worker",
         rank_settings={"job": {"run": "q"}, "resume": False},
         environment={"PATH": "/bin"},
-        limits=Limits(max_node_losses=7),
+        limits=Limits(budget=Budget(node_losses=7)),
         num_shares=4,
         on_loss=OnLoss.ROLLBACK,
         is_replacing=False,

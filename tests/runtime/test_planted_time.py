@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Ran, Trimtab
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.alone
 
 PLANTED_MS = 250.0
 STEPS = 17

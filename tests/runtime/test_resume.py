@@ -220,7 +220,9 @@ def test_a_nan_is_skipped_and_never_saved(trimtab: Trimtab) -> None:
     ran = trimtab("run", "tiny.yaml", "--json", *SAVING, "--inject", "nan:rank=1,step=3")
     assert [event["step"] for event in ran.events("skipped", "rank-0-*")] == [3]
     saved = sorted((ran.folder / "checkpoints").glob("step-*/*.safetensors"))
-    assert len(saved) == 6
+    assert {path.parent.name for path in saved} >= {"step-12"}, (
+        "a save while the last is under way is left out"
+    )
     for path in saved:
         assert all(np.isfinite(tensor).all() for tensor in load(path.read_bytes()).values())
 

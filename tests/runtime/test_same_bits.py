@@ -95,9 +95,10 @@ def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran, phase: st
 
 def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran) -> None:
     """It takes a peer's state and its share of the work; the run must not wait for it."""
+    slow = [word for step in range(3, 8) for word in ("--inject", f"slow:rank=0,step={step},factor=200")]
     ran = trimtab(
-        "run", "tiny.yaml", "--json", "--inject", "kill:rank=1,step=2,phase=compute", "--inject",
-        "slow:rank=0,factor=200", "--set", "fault_tolerance.replace=true",
+        "run", "tiny.yaml", "--json", "--inject", "kill:rank=1,step=2,phase=compute", *slow, "--set",
+        "fault_tolerance.replace=true",
     )  # fmt: skip
     assert_same_weights(ran, undisturbed)
     members = [event["members"] for event in ran.events("formed")]
@@ -105,6 +106,17 @@ def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran
     assert len(members) >= 2
     assert sorted(event["rank"] for event in ran.events("spawned")) == [0, 1, 1, 2, 3]
     assert [event["behind"] for event in ran.events("healed")] == [0]
+
+
+def test_an_exception_that_is_borne_costs_no_bit(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """FT-08: a record that could not be read once is no reason to lose a night; a new process takes the place."""
+    ran = trimtab(
+        "run", "tiny.yaml", "--json", "--inject", "raise:rank=1,step=5", "--set",
+        "fault_tolerance.restarts.user_error=1",
+    )  # fmt: skip
+    assert_same_weights(ran, undisturbed)
+    (lost,) = ran.document["recoveries"]
+    assert (lost["rank"], lost["cause"]) == (1, "user_error")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,50 @@ def run(
 
 
 @app.command()
+def simulate(
+    path: JobFile,
+    failures: Annotated[
+        str,
+        typer.Option(
+            "--failures",
+            metavar="NAME|FILE",
+            help="What fails how often: llama3, all-causes, or a TOML file.",
+        ),
+    ],
+    days: Annotated[float, typer.Option("--days", help="How long to train.")] = 30.0,
+    seeds: Annotated[int, typer.Option("--seeds", help="How many sets of faults.")] = 20,
+    step_s: Annotated[
+        float | None,
+        typer.Option("--step-seconds", metavar="S", help="Of a step; else what explain estimates."),
+    ] = None,
+    spares: Annotated[
+        int | None, typer.Option("--spares", metavar="N", help="Spare nodes; else a fiftieth of the others.")
+    ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            "--events", metavar="FILE", help="Write what happened under the first set, as JSON lines."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    is_json: AsJson = False,
+) -> int:
+    """Say what is left of weeks of training when things fail, under this job's policies and under others."""
+    from trimtab.app.simulating import Asked, simulate_job
+
+    asked = Asked(
+        failures=failures,
+        days=days,
+        num_seeds=seeds,
+        step_s=step_s,
+        num_spares=spares,
+        events=events,
+        is_json=is_json,
+    )
+    return simulate_job(path, overrides or (), asked)
+
+
+@app.command()
 def resume(
     name: RunName, overrides: Overrides = None, injections: Injections = None, is_json: AsJson = False
 ) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from trimtab.app.machines import MachineFacts
 from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
-from trimtab.policy import Limits
+from trimtab.policy import Budget, Limits
 from trimtab.spec import Job, parse_strategy
 from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
@@ -88,7 +88,7 @@ def build_launch(
 
 def limits_of(job: Job) -> Limits:
     """The deadlines that the detection section of a job sets."""
-    detection = job.fault_tolerance.detection
+    detection, restarts = job.fault_tolerance.detection, job.fault_tolerance.restarts
     return Limits(
         heartbeat_s=detection.heartbeat,
         progress_s=detection.progress,
@@ -98,7 +98,11 @@ def limits_of(job: Job) -> Limits:
             Phase.EVALUATE: detection.evaluation,
         },
         start_s=detection.first_step,
-        max_node_losses=job.fault_tolerance.restarts.node_loss,
+        budget=Budget(
+            node_losses=restarts.node_loss,
+            user_errors=restarts.user_error,
+            forgiven_after=restarts.forgiven_after,
+        ),
     )
 
 

@@ -11,7 +11,14 @@ from trimtab.catalog.clusters import (
     cluster,
     cluster_names,
 )
-from trimtab.catalog.errors import ClusterError, ConfigError, ConfigProblem, NetworkError, UnknownNameError
+from trimtab.catalog.errors import (
+    ClusterError,
+    ConfigError,
+    ConfigProblem,
+    FailuresError,
+    NetworkError,
+    UnknownNameError,
+)
 from trimtab.catalog.network_presets import changed_network, network, network_names
 from trimtab.catalog.networks import (
     Activation,
@@ -35,6 +42,7 @@ __all__ = [
     "ClusterError",
     "ConfigError",
     "ConfigProblem",
+    "FailuresError",
     "FlopConvention",
     "Level",
     "Link",

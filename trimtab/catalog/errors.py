@@ -4,7 +4,8 @@ InputError
 ├── UnknownNameError   nothing in the catalog has this name
 ├── NetworkError       the fields of a network do not fit together
 │   └── ConfigError    a config.json describes no network that can be computed
-└── ClusterError       a cluster lacks what it needs
+├── ClusterError       a cluster lacks what it needs
+└── FailuresError      a mixture of faults is none
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,3 +57,7 @@ class ConfigError(NetworkError):
 
 class ClusterError(InputError):
     """A cluster, or the machine that it is built from, lacks what it needs."""
+
+
+class FailuresError(InputError):
+    """A mixture of faults has a key that there is not, lacks one, or has a value that cannot be."""

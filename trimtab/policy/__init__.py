@@ -10,12 +10,14 @@ from trimtab.plan.shares import (
     take_over,
     top_level,
 )
+from trimtab.policy.budgets import Budget
 from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
 from trimtab.policy.membership import Limits, decide
 from trimtab.policy.retention import Retention, best_step
 
 __all__ = [
     "Block",
+    "Budget",
     "Limits",
     "NextSave",
     "Retention",

@@ -9,12 +9,22 @@ from trimtab.terms import format_seconds
 
 _DAY_S = 86_400.0
 
-PRIOR_MTTF_S = _DAY_S
-"""Mean time between failures that is assumed of a run before it has failed; a judgement, not a measurement."""
+PRIOR_PER_NODE_DAY = 0.022
+"""Failures of a node in a day that are assumed of a run before it has failed: the mean time between failures of jobs on
+one and on 128 nodes was 47.7 days and 7.9 hours (Kokolis et al., HPCA25, arXiv 2410.21680), 0.021 and 0.0237."""
+NEEDED_THOUGH_SURVIVED = 0.1
+"""Part of the failures that need a checkpoint though peers hold the state: all of them lost at once, spoilt numbers, errors
+of a program; a judgement."""
 PRIOR_WEIGHT = 2.0
 """How many observed failures the prior counts for."""
 HALF_LIFE_S = _DAY_S / 2
-"""A failure, and time without one, counts half after this long."""
+HALF_LIFE_PRIORS = 4.0
+"""A failure, and time without one, counts half after this long, or after so many of the times that the prior expects
+between two failures, if that is longer: what fails once a week is not learnt in a day."""
+SHAPE = 0.7
+MAX_AGE_FACTOR = 2.0
+"""Failures come sooner after a failure than long after: as a Weibull law of this shape has it, within this factor. The
+shape is a judgement; that of published times between failures is below 1."""
 MAX_STALL_FRACTION = 0.05
 """Saves may stall training for at most this fraction of its time."""
 MAX_INTERVAL_S = 3_600.0
@@ -40,8 +50,8 @@ class SaveObservations:
     running_s: float
     """Time that the run has been exposed to failures, over all attempts."""
     failure_ages_s: Sequence[float] = ()
-    """How long ago each failure was."""
-    prior_mttf_s: float = PRIOR_MTTF_S
+    """How long ago each failure was that needs what this saves; those that peers make good do not count."""
+    prior_mttf_s: float = _DAY_S / PRIOR_PER_NODE_DAY
     warning: str = ""
     """A reason to expect trouble now, such as a preemption notice; empty if there is none."""
 
@@ -65,16 +75,41 @@ def expected_save_s(size_bytes: int) -> tuple[float, float]:
     return size_bytes * STALL_S_PER_BYTE, size_bytes * DRAIN_S_PER_BYTE
 
 
-def hazard_per_s(observed: SaveObservations) -> float:
+def prior_mttf_s(num_nodes: int, *, survives_in_the_step: bool) -> float:
+    """Mean seconds between losses that need a checkpoint, assumed of so many nodes before there was one.
+
+    Args:
+        num_nodes: That compute.
+        survives_in_the_step: Whether peers hold the state of a lost node, so that most losses need none.
+    """
+    needed = NEEDED_THOUGH_SURVIVED if survives_in_the_step else 1.0
+    return _DAY_S / (PRIOR_PER_NODE_DAY * num_nodes * needed)
+
+
+def mean_hazard_per_s(observed: SaveObservations) -> float:
     """Failures expected per second, from the prior and from the failures seen, older ones counting less.
 
     Mean of a gamma posterior whose evidence decays with half-life h:
     (a + sum 2^(-age/h)) / (a T + (h / ln 2)(1 - 2^(-t/h))), where the prior counts as ``a`` failures, one per
     T seconds, and t is the time of exposure.
     """
-    seen = sum(math.exp2(-age / HALF_LIFE_S) for age in observed.failure_ages_s)
-    exposure_s = HALF_LIFE_S / math.log(2) * (1 - math.exp2(-observed.running_s / HALF_LIFE_S))
+    half_life_s = max(HALF_LIFE_S, HALF_LIFE_PRIORS * observed.prior_mttf_s)
+    seen = sum(math.exp2(-age / half_life_s) for age in observed.failure_ages_s)
+    exposure_s = half_life_s / math.log(2) * (1 - math.exp2(-observed.running_s / half_life_s))
     return (PRIOR_WEIGHT + seen) / (PRIOR_WEIGHT * observed.prior_mttf_s + exposure_s)
+
+
+def hazard_per_s(observed: SaveObservations) -> float:
+    """Failures expected per second now: more than the mean soon after the last one, or after the start.
+
+    The hazard of a Weibull law of shape k whose mean is that of ``mean_hazard_per_s``, k G (a G)^(k - 1) times the
+    mean, with G = Gamma(1 + 1/k) and a the age since the last failure in mean times between failures.
+    """
+    mean = mean_hazard_per_s(observed)
+    age = mean * min(observed.failure_ages_s, default=observed.running_s)
+    scale = math.gamma(1 + 1 / SHAPE)
+    factor = SHAPE * scale * math.pow(max(age * scale, 1e-9), SHAPE - 1)
+    return mean * min(max(factor, 1 / MAX_AGE_FACTOR), MAX_AGE_FACTOR)
 
 
 def adaptive_interval_s(observed: SaveObservations) -> float:

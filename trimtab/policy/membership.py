@@ -11,8 +11,10 @@ nothing lost.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from trimtab.plan.shares import assign_shares, keep_only, take_over
+from trimtab.policy.budgets import Budget, Loss, LossKind, over_budget
 from trimtab.policy.wire import (
     Admit,
     Beat,
@@ -29,6 +31,8 @@ from trimtab.policy.wire import (
     Trouble,
 )
 from trimtab.terms import OnLoss, Phase
+
+_V = TypeVar("_V")
 
 
 class Cause(StrEnum):
@@ -67,7 +71,7 @@ class Limits:
     start_s: float = 120.0
     park_s: float = 30.0
     trouble_s: float = 0.25
-    max_node_losses: int = 16
+    budget: Budget = field(default_factory=Budget)
 
     def progress_in(self, phase: Phase) -> float:
         """The limit that holds in a phase."""
@@ -128,7 +132,7 @@ class State:
     incarnations: Mapping[int, int] = field(default_factory=dict)
     condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
     failures: Mapping[int, Failed] = field(default_factory=dict)
-    num_losses: int = 0
+    losses: tuple[Loss, ...] = ()
     is_stopping: bool = False
     is_over: bool = False
     is_admitting: bool = False
@@ -423,14 +427,15 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     state = replace(state, members=members)
     if event.is_clean and member.standing is Standing.FINISHED:
         return _finished(state)
-    if event.rank in state.failures:
-        failed = state.failures[event.rank]
-        return _give_up(
-            state, f"rank {event.rank} failed: {failed.error}", is_input_error=failed.is_input_error
-        )
+    failed = state.failures.get(event.rank)
+    if failed is not None and failed.is_input_error:
+        return _give_up(state, f"rank {event.rank} failed: {failed.error}", is_input_error=True)
     cause, detail = state.condemned.get(event.rank, (Cause.EXITED, event.how))
-    condemned = {rank: why for rank, why in state.condemned.items() if rank != event.rank}
-    state = replace(state, condemned=condemned, num_losses=state.num_losses + 1)
+    if failed is not None:
+        cause, detail = Cause.USER_ERROR, failed.error
+    state = replace(
+        state, condemned=_without(state.condemned, event.rank), failures=_without(state.failures, event.rank)
+    )
     fault = Fault(
         rank=event.rank,
         incarnation=event.incarnation,
@@ -443,13 +448,28 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     return _after_loss(state, member, fault, now_s)
 
 
+def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
+    return {known: value for known, value in found.items() if known != rank}
+
+
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
-    reason = f"rank {fault.rank} is lost ({fault.detail}) in step {fault.step}"
-    if state.num_losses > state.limits.max_node_losses:
-        decision = _give_up(state, f"{reason}; that is loss number {state.num_losses}, more than the budget")
+    is_users = fault.cause is Cause.USER_ERROR
+    loss = Loss(
+        kind=LossKind.USER_ERROR if is_users else LossKind.NODE_LOSS,
+        step=fault.step,
+        epoch=state.epoch,
+        committed=fault.step,
+    )
+    state = replace(state, losses=(*state.losses, loss))
+    reason = f"rank {fault.rank} {_what_happened(fault)}"
+    verdict = over_budget(state.losses, state.limits.budget)
+    if verdict:
+        # Who bears no error of the program wants to read the error, and nothing of budgets.
+        is_plain = is_users and state.limits.budget.user_errors == 0
+        decision = _give_up(state, reason if is_plain else f"{reason}; {verdict}")
         return replace(decision, actions=(Declare(fault=fault), *decision.actions))
     spawn: tuple[Action, ...] = ()
-    if state.is_replacing or not state.members or member.standing is Standing.STARTING:
+    if state.is_replacing or is_users or not state.members or member.standing is Standing.STARTING:
         spawn = (Spawn(rank=fault.rank, incarnation=fault.incarnation + 1),)
     was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED) and fault.rank in state.roster
     if state.is_formed and was_inside:
@@ -461,6 +481,12 @@ def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Dec
     if member.standing is Standing.STARTING and state.epoch == 0:
         return decision  # its replacement is awaited
     return _form_if_complete(decision)
+
+
+def _what_happened(fault: Fault) -> str:
+    if fault.cause is Cause.USER_ERROR:
+        return f"failed: {fault.detail}"
+    return f"is lost ({fault.detail}) in step {fault.step}"
 
 
 def _finished(state: State) -> Decision:

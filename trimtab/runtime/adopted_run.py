@@ -1,28 +1,26 @@
 """Puts a rank together around a user's own model and optimizer."""
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
-from trimtab.runtime.assembly import teller
+from trimtab.runtime.assembly import faults_of, teller
 from trimtab.runtime.devices import device_kind, fingerprint, prepare
 from trimtab.runtime.enlisting import Enlistment
-from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.keeping import Keeper, KeepingRules
+from trimtab.runtime.job_rules import keeping_rules, step_rules
+from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.run_state import ReplicatedState
-from trimtab.runtime.step import StepRules, StepRunner
+from trimtab.runtime.step import StepRunner
 from trimtab.runtime.trainer import Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
-from trimtab.spec import Injection, Job
+from trimtab.spec import Job
 from trimtab.spec.constants import rule_of
 from trimtab.terms import Clock, InputError, OnLoss
 
@@ -90,14 +88,9 @@ def assemble(
     )
     watch = LinkWatch(link)
     folder = Path(ticket["folder"])
-    faults = Faults(
-        [Injection.from_json(values) for values in ticket["settings"]["injections"]],
-        rank=ticket["rank"],
-        folder=folder,
-        announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
-    )
+    faults = faults_of(ticket, link)
     runner = StepRunner(
-        rules=_step_rules(job),
+        rules=step_rules(job),
         model=None,
         state=state,
         optimizer=optimizer,
@@ -111,13 +104,7 @@ def assemble(
     run_state = ReplicatedState(state, optimizer)
     keeper = Keeper(
         folder / "checkpoints",
-        rules=KeepingRules(
-            every=job.fault_tolerance.checkpoint.every,
-            keep=job.fault_tolerance.checkpoint.keep,
-            keeps_best=False,
-            batch=job.train.batch,
-            seed=job.train.seed,
-        ),
+        rules=keeping_rules(job, keeps_best=False, identity={}),
         state=run_state,
         recorder=recorder,
         faults=faults,
@@ -161,17 +148,6 @@ def _digest(state: FlatState) -> str:
     """Names the values of all parameters."""
     elements: Any = state.parameters.detach().to("cpu").numpy()
     return hashlib.sha256(memoryview(elements).cast("B")).hexdigest()[:16]
-
-
-def _step_rules(job: Job) -> StepRules:
-    return StepRules(
-        num_shares=0 if job.fault_tolerance.shares == "off" else int(job.fault_tolerance.shares),
-        batch=job.train.batch,
-        seed=job.train.seed,
-        clip=None if job.train.clip == "off" else float(job.train.clip),
-        max_devices=job.orchestration.devices,
-        is_redone=rule_of(job, is_replicated=True) in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
-    )
 
 
 def _positions_of(job: Job) -> Callable[[int, int, int], list[Microbatch]]:

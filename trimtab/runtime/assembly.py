@@ -23,7 +23,8 @@ from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, 
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.keeping import Keeper, KeepingRules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, step_rules
+from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import LaidOutEvaluator, LaidOutRules, LaidOutRunner, LaidOutState, Timed
 from trimtab.runtime.lowering import Rank, Rules, Wires, own_columns
 from trimtab.runtime.lr_schedules import SCHEDULES, learning_rate
@@ -32,7 +33,7 @@ from trimtab.runtime.optimizers import OPTIMIZERS, FlatOptimizer, build_optimize
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.run_state import ReplicatedState, RunState
-from trimtab.runtime.step import Microbatch, StepRules, StepRunner
+from trimtab.runtime.step import Microbatch, StepRunner
 from trimtab.runtime.stored import StoredModule, StoredRunner, StoredState, storage_of_class
 from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
@@ -107,24 +108,14 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         recorder=recorder,
         link=link,
         watch=watch,
-        faults=Faults(
-            [Injection.from_json(values) for values in settings["injections"]],
-            rank=ticket["rank"],
-            folder=folder,
-            announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
-        ),
+        faults=faults_of(ticket, link),
     )
     program = parse_strategy(job.parallelism.text, source="parallelism")
     trained = _trained(ground, program)
     keeper = Keeper(
         folder / "checkpoints",
-        rules=KeepingRules(
-            every=job.fault_tolerance.checkpoint.every,
-            keep=job.fault_tolerance.checkpoint.keep,
-            keeps_best=job.fault_tolerance.checkpoint.keep_best,
-            batch=job.train.batch,
-            seed=job.train.seed,
-            identity={"data": ground.corpus.digest},
+        rules=keeping_rules(
+            job, keeps_best=job.fault_tolerance.checkpoint.keep_best, identity={"data": ground.corpus.digest}
         ),
         state=trained.state,
         recorder=recorder,
@@ -174,10 +165,7 @@ def replicated(ground: Ground) -> Trained:
     state = FlatState(model.logical_parameters())
     optimizer = build_job_optimizer(job, state)
     runner = StepRunner(
-        rules=step_rules(
-            job,
-            is_redone=rule_of(job, is_replicated=True) in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
-        ),
+        rules=step_rules(job),
         model=model,
         state=state,
         optimizer=optimizer,
@@ -294,21 +282,14 @@ def stored(ground: Ground, program: Program) -> Trained:
     )
 
 
-def step_rules(job: Job, *, is_redone: bool = False) -> StepRules:
-    """What the job says of a step."""
-    return StepRules(
-        num_shares=0 if job.fault_tolerance.shares == "off" else int(job.fault_tolerance.shares),
-        batch=job.train.batch,
-        seed=job.train.seed,
-        clip=clip_of(job),
-        max_devices=job.orchestration.devices,
-        is_redone=is_redone,
+def faults_of(ticket: Mapping[str, Any], link: Link) -> Faults:
+    """The faults that are planted in this rank; the agent hears of each before it strikes."""
+    return Faults(
+        [Injection.from_json(values) for values in ticket["settings"]["injections"]],
+        rank=ticket["rank"],
+        folder=Path(ticket["folder"]),
+        announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
     )
-
-
-def clip_of(job: Job) -> float | None:
-    """Largest gradient norm; None for no clipping."""
-    return None if job.train.clip == "off" else float(job.train.clip)
 
 
 def teller(recorder: Recorder, link: Link) -> Callable[[str, dict[str, Any]], None]:

@@ -5,7 +5,6 @@ not, it is a process that starts, prints and ends, and nothing more is known of 
 """
 
 import atexit
-import faulthandler
 import json
 import os
 import runpy
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.policy.scripts import last_words_name
 from trimtab.runtime.enlisting import Enlistment, enlist
-from trimtab.runtime.lifeline import die_with_parent
-from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.tickets import open_recorder, take_ticket
 from trimtab.terms import Clock, ExitCode, InputError, TrimtabError
 
 if TYPE_CHECKING:
@@ -30,19 +28,11 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the script of the ticket to its end, and exit as it does."""
-    die_with_parent(signal.SIGKILL)
-    line = sys.stdin.readline()
-    if not line:  # the agent died before it had said anything
+    ticket = take_ticket()
+    if ticket is None:
         return
-    ticket = json.loads(line)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal's Ctrl-C reaches the whole group; the agent decides
-    os.chdir(ticket["settings"]["working_folder"])
     os.environ.update(rank_variables(ticket))
-    recorder = Recorder(Path(ticket["folder"]), rank=ticket["rank"], incarnation=ticket["incarnation"])
+    recorder = open_recorder(ticket)
     started_ns = time.monotonic_ns()
     recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
     enlistment = Enlistment(

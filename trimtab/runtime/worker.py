@@ -1,36 +1,25 @@
 """`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input."""
 
-import faulthandler
-import json
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trimtab.policy.wire import Failed
 from trimtab.runtime.agent_link import AgentLink
-from trimtab.runtime.lifeline import die_with_parent
 from trimtab.runtime.recorder import Recorder
+from trimtab.runtime.tickets import open_recorder, take_ticket
 from trimtab.terms import InputError, TrimtabError
 
 
 def main() -> None:
     """Be a rank until the agent dismisses it; exits 1 after an error of its own, having told the agent first."""
-    die_with_parent(signal.SIGKILL)
-    line = sys.stdin.readline()
-    if not line:  # the agent died before it had said anything
+    ticket = take_ticket()
+    if ticket is None:
         return
-    ticket = json.loads(line)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal's Ctrl-C reaches the whole group; the agent decides
-    os.chdir(ticket["settings"]["working_folder"])
-    recorder = Recorder(Path(ticket["folder"]), rank=ticket["rank"], incarnation=ticket["incarnation"])
+    recorder = open_recorder(ticket)
     link = AgentLink(
         (ticket["agent_host"], ticket["agent_port"]),
         token=ticket["token"],

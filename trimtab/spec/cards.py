@@ -418,7 +418,12 @@ class RestartLimits(Card):
     """How often a run is started again, by what ended it."""
 
     node_loss: NaturalInt = 16
-    """Restarts after a lost device or node. Default: 16."""
+    """Losses of devices or nodes that are borne. Default: 16."""
+    user_error: NaturalInt = 0
+    """Exceptions in the program that are borne, each by a new process; one in the same step again ends the run.
+    Default: 0, the first ends it."""
+    forgiven_after: PositiveInt = 1000
+    """Committed steps after which a loss or an exception no longer counts. Default: 1000."""
     script: NaturalInt = 3
     """Restarts of all ranks after one failed, of a script that does not adopt Trimtab. Default: 3."""
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from tests.runtime.stored.classes import VOCAB
 from trimtab.catalog import THIS_MACHINE, Machine, cluster
 from trimtab.plan.module_storage import ModuleStorage
-from trimtab.runtime.assembly import build_job_optimizer, step_rules
+from trimtab.runtime.assembly import build_job_optimizer
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.job_rules import step_rules
 from trimtab.runtime.laid_out import Timed
 from trimtab.runtime.models import Model, build_model
 from trimtab.runtime.optimizers import OPTIMIZERS

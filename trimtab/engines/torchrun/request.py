@@ -78,7 +78,7 @@ def torchrun_request(launch: Launch) -> TorchrunRequest:
     return TorchrunRequest(
         folder=launch.folder,
         devices=launch.devices,
-        max_restarts=launch.limits.max_node_losses,
+        max_restarts=launch.limits.budget.node_losses,
         grace_s=launch.grace_s,
         attempt=launch.attempt,
         first_incarnation=launch.first_incarnation,

@@ -5,7 +5,7 @@ from trimtab.plan.explanation.decisions import Decided, DecisionChange, RowClass
 from trimtab.plan.explanation.ranges import ranges
 from trimtab.plan.explanation.rank_groups import RankGroup, rank_groups
 from trimtab.plan.explanation.same_bits import Obstacle, obstacle_to_same_bits
-from trimtab.plan.explanation.survival import Survival, survival
+from trimtab.plan.explanation.survival import Survival, replica_axes, survival
 
 __all__ = [
     "CollectiveUse",
@@ -22,6 +22,7 @@ __all__ = [
     "obstacle_to_same_bits",
     "ranges",
     "rank_groups",
+    "replica_axes",
     "sent_in_step",
     "survival",
 ]

@@ -29,7 +29,7 @@ def survival(plan: Plan) -> Survival:
     if not axes:
         return Survival(rule=OnLoss.ROLLBACK, reason="a single rank has no peer that holds its state")
     batch_axes = [axis for axis in axes if axis in plan.bound.batch_axes]
-    replicas = [axis for axis in batch_axes if _is_replica(plan, axis)]
+    replicas = replica_axes(plan)
     others = [axis for axis in axes if axis not in replicas]
     if not replicas:
         what, line = _what_differs(plan, batch_axes or others)
@@ -53,6 +53,15 @@ def survival(plan: Plan) -> Survival:
         return Survival(rule=OnLoss.REDO, reason=reason, line=line)
     reason = f"every rank over {over} holds the whole state: survivors compute only the lost shares"
     return Survival(rule=OnLoss.EXACT, reason=reason)
+
+
+def replica_axes(plan: Plan) -> list[str]:
+    """The axes of more than one rank along which all hold the same state and compute different samples."""
+    return [
+        axis
+        for axis, size in plan.mesh.axes
+        if size > 1 and axis in plan.bound.batch_axes and _is_replica(plan, axis)
+    ]
 
 
 def _is_replica(plan: Plan, axis: str) -> bool:

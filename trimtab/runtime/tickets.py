@@ -1,0 +1,36 @@
+"""Who is this process? The agent says so in one line on standard input, and hears signals for it."""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.runtime.lifeline import die_with_parent
+from trimtab.runtime.recorder import Recorder
+
+
+def take_ticket() -> Mapping[str, Any] | None:
+    """Tie this process to its agent, read who it is, and go to the job's working folder.
+
+    SIGUSR2 prints the stack of every thread. SIGINT is passed over: a terminal's Ctrl-C reaches the whole group, and
+    the agent decides. Returns None if the agent died before it had said anything.
+    """
+    die_with_parent(signal.SIGKILL)
+    line = sys.stdin.readline()
+    if not line:
+        return None
+    ticket: Mapping[str, Any] = json.loads(line)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.chdir(ticket["settings"]["working_folder"])
+    return ticket
+
+
+def open_recorder(ticket: Mapping[str, Any]) -> Recorder:
+    """The journal and the clocks of the rank that a ticket names."""
+    return Recorder(Path(ticket["folder"]), rank=ticket["rank"], incarnation=ticket["incarnation"])
