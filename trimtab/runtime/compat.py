@@ -72,3 +72,8 @@ def place_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> No
         module._parameters[name] = parameter
     else:
         setattr(module, name, parameter)
+
+
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether somebody listens to the gradient of a parameter."""
+    return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))

@@ -104,6 +104,13 @@ def test_what_cannot_keep_the_promise_is_refused(tmp_path, name: str, reason: st
     assert on_ranks(job, tmp_path, act) == [True, True]
 
 
+def test_hooks_that_would_be_lost_are_refused(tmp_path) -> None:
+    """A gradient that is not halved any more would train another model."""
+    job = job_of("Listening", devices=1, strategy="MESH dp 1; STORE params OVER dp")
+    with pytest.raises(InputError, match=r"layers\.1\.up\.weight has hooks"):
+        on_ranks(job, tmp_path, lambda rank: None)
+
+
 def test_overwriting_what_the_backward_pass_needs_is_still_told(tmp_path) -> None:
     """Torch tells it for tensors that it keeps itself; here they are handed through."""
     job = job_of("Overwriting", devices=1, strategy="MESH dp 1; STORE params OVER dp")

@@ -49,16 +49,31 @@ def test_what_is_stored_changes_no_bit(tmp_path, storage: str, devices: int) -> 
 
 @pytest.mark.parametrize(
     "name",
-    ["Recomputed", "RecomputedReentrant", "Repeated", "Tied", "Adapted", "Named", "Balancing", "Recurrent"],
+    [
+        "Recomputed",
+        "RecomputedReentrant",
+        "Repeated",
+        "Tied",
+        "Adapted",
+        "Named",
+        "Balancing",
+        "Recurrent",
+        "Stackless",
+    ],
 )
 def test_forward_passes_of_many_kinds(tmp_path, name: str) -> None:
-    """Layers computed again, used twice, tied, frozen, never called themselves, with outputs aside, recurrent."""
+    """Layers computed again, used twice, tied, frozen, never called themselves, with outputs aside, recurrent; or none."""
     assert_same_bits(name, 2, EVERYTHING, tmp_path)
 
 
 def test_layers_may_depend_on_samples_where_parameters_are_whole(tmp_path) -> None:
     """Gradients leave in one order on all ranks, also those of a layer that a rank did not use."""
     assert_same_bits("Routed", 3, "STORE grads, states OVER dp", tmp_path)
+
+
+def test_hooks_on_gradients_stay_where_parameters_are_whole(tmp_path) -> None:
+    """The user's parameter is then still the one that the user had."""
+    assert_same_bits("Listening", 2, "STORE grads, states OVER dp", tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"optimizer.sgd.lr": 0.1}, {"compute": "bf16"}, {"microbatch": 2}])

@@ -9,23 +9,24 @@ Gradients that are stored leave in one order on all ranks, the last layer first,
 whose samples a layer is not used still take part. What each share adds stays apart, and meets in the fixed tree.
 """
 
-import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import register_multi_grad_hook, saved_tensors_hooks
+from torch.autograd.graph import register_multi_grad_hook
 
-from trimtab.plan.module_storage import ROOT, ModuleStorage, StoredParameter
+from trimtab.plan.module_storage import ModuleStorage, StoredParameter
 from trimtab.plan.tables import Table
 from trimtab.runtime import compat
-from trimtab.runtime.lowering.share_sums import Leaves, Tree
+from trimtab.runtime.lowering.share_sums import Tree
 from trimtab.runtime.stored.carrier import Carrier
 from trimtab.runtime.stored.cuts import Cut
+from trimtab.runtime.stored.guards import refuse_aliases, tensors_of
 from trimtab.runtime.stored.order import Order
+from trimtab.runtime.stored.saved import SavedTensors
+from trimtab.runtime.stored.unit import Unit, emptied
 from trimtab.runtime.stored.units import users_of
 from trimtab.terms import InputError
 
@@ -43,52 +44,6 @@ class Turn:
     share: int
     number: int
     is_last: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Slot:
-    """A place where a module keeps a parameter.
-
-    Args:
-        owner: The module.
-        name: Inside it.
-        whole: What stands there while the parameter is whole.
-        without: What stands there otherwise.
-    """
-
-    owner: nn.Module
-    name: str
-    whole: nn.Parameter
-    without: nn.Parameter
-
-
-@dataclass(kw_only=True)
-class _Unit:
-    """Parameters that are gathered together, and gradients that leave together.
-
-    Args:
-        path: Of the layer.
-        params: Cut of the parameters that are stored; None if all are whole.
-        slots: Where the module keeps them.
-        row: Own pieces of them.
-        full: All of them; without memory between uses.
-        grads: Cut of the gradients that are stored; None if there are none.
-        waits_for: Parameters whose gradients end the unit's part of a backward pass.
-        has_frozen: Whether a stored parameter has no gradient, and so may be needed after the last one came.
-    """
-
-    path: str
-    params: Cut | None
-    slots: tuple["_Slot", ...]
-    row: Tensor
-    full: Tensor
-    grads: Cut | None
-    waits_for: frozenset[str]
-    has_frozen: bool
-    is_whole: bool = False
-    missing: set[str] = field(default_factory=set)
-    unfinished: dict[int, Tensor] = field(default_factory=dict)
-    leaves: Leaves = field(default_factory=dict)
 
 
 class StoredModule:
@@ -124,11 +79,9 @@ class StoredModule:
         self._kept = self._moved(self._kept_cut)
         # Gradients leave in this order.
         self._units = [self._unit(path) for path in storage.units()][::-1]
-        self._units.sort(key=lambda unit: unit.path == ROOT)
-        self._by_memory = {
-            compat.storage_of(unit.full): unit for unit in self._units if unit.params is not None
-        }
-        self._saving: saved_tensors_hooks | None = None
+        self._units.sort(key=lambda unit: not unit.is_layer)
+        gathered = [unit for unit in self._units if unit.params is not None]
+        self._saved = SavedTensors({compat.storage_of(unit.full): unit for unit in gathered}, self._gather)
         self.whole_grads = self._cut(
             [p.name for p in storage.parameters if p.is_trained and Table.GRADS not in p.stored]
         )
@@ -144,11 +97,6 @@ class StoredModule:
     def padded(self, name: str) -> Tensor:
         """All of a parameter that every rank keeps whole, flat, with its padding."""
         return self._kept_cut.padded(self._kept, name)
-
-    def whole(self, full: Tensor, name: str) -> Tensor:
-        """A tensor in its shape, of a flat one with padding."""
-        shape = self.parameters[name].shape
-        return full[: shape.numel()].view(shape)
 
     def held(self) -> Mapping[str, list[Tensor]]:
         """What it holds now, by class: also what has no memory for the moment."""
@@ -192,7 +140,7 @@ class StoredModule:
         """Drop all gradients, and what is gathered."""
         self._is_forward = self._is_training = False
         for unit in self._units:
-            self._release(unit)
+            unit.release()
             unit.unfinished.clear()
             unit.leaves.clear()
         for parameter in self.parameters.values():
@@ -217,7 +165,7 @@ class StoredModule:
         if self._gathers:
             self._orders[True].end(self.carrier)
         for unit in self._units:
-            self._release(unit)
+            unit.release()
             if unit.grads is not None:
                 self._refuse_late(unit.grads)
 
@@ -287,16 +235,16 @@ class StoredModule:
                 self.parameters[name].data = view
         return full
 
-    def _unit(self, path: str) -> _Unit:
+    def _unit(self, path: str) -> Unit:
         members = self._of(path)
         params = [p.name for p in members if Table.PARAMS in p.stored]
         grads = [p.name for p in members if p.is_trained and Table.GRADS in p.stored]
         trained = {p.name for p in members if p.is_trained}
         cut = self._cut(params)
-        slots = tuple(slot for name in params for slot in self._emptied(name))
+        slots = tuple(slot for name in params for slot in emptied(self._module, self.parameters, name))
         full = self._moved(cut)
         row = cut.row({name: cut.own(full, name, self.place) for name in params}) if params else full
-        unit = _Unit(
+        unit = Unit(
             path=path,
             params=cut if params else None,
             slots=slots,
@@ -307,41 +255,15 @@ class StoredModule:
             has_frozen=not trained >= {*params},
             is_whole=bool(params),
         )
-        self._release(unit)
+        unit.release()
         return unit
-
-    def _emptied(self, name: str) -> Iterator[_Slot]:
-        """Replace a parameter by one without values, wherever somebody has it, and give its places in the module."""
-        known = self.parameters[name]
-        owners = [
-            (owner, own)
-            for owner in self._module.modules()
-            for own, found in owner.named_parameters(recurse=False, remove_duplicate=False)
-            if found is known
-        ]
-        whole = nn.Parameter(known.detach(), requires_grad=known.requires_grad)
-        whole.__dict__.update(known.__dict__)
-        without = nn.Parameter(torch.empty_like(known, device="meta"), known.requires_grad)
-        if weakref.getweakrefs(
-            known
-        ):  # recurrent modules of torch have some, and take the other one by setattr
-            known.data = torch.full((), math.nan, device=self._device).expand(known.shape)
-        else:
-            compat.swap_tensors(known, without)
-            without = known
-        self.parameters[name] = whole
-        for owner, own in owners:
-            compat.place_parameter(owner, own, without)
-            yield _Slot(owner=owner, name=own, whole=whole, without=without)
 
     def _register_hooks(self) -> None:
         for unit in self._units:
             for name in sorted(unit.waits_for):
-                listen: Any = self.parameters[
-                    name
-                ].register_post_accumulate_grad_hook  # torch leaves it untyped
-                listen(self._on_gradient(unit, name))
-            if unit.params is not None and unit.path != ROOT:
+                parameter: Any = self.parameters[name]  # Torch leaves the method untyped.
+                parameter.register_post_accumulate_grad_hook(self._on_gradient(unit, name))
+            if unit.params is not None and unit.is_layer:
                 for part in users_of(self._module, unit.path):
                     part.register_forward_pre_hook(self._before(unit))
                     part.register_forward_hook(self._after(unit, is_layer=False))
@@ -350,7 +272,7 @@ class StoredModule:
         if self._gathers:
             self._module.register_forward_pre_hook(self._before_all)
             self._module.register_forward_hook(self._after_all)
-            self._module.register_forward_hook(self._stop_watching, always_call=True)
+            self._module.register_forward_hook(lambda *_: self._saved.end(), always_call=True)
 
     # Hooks of the forward pass.
 
@@ -359,93 +281,50 @@ class StoredModule:
         if not self._is_training:
             self._orders[False].begin()
         for unit in self._units:
-            if unit.path == ROOT:
+            if not unit.is_layer:
                 self._gather(unit)
         if torch.is_grad_enabled():
-            self._saving = saved_tensors_hooks(self._pack, self._unpack)
-            self._saving.__enter__()
-
-    def _stop_watching(self, *_: object) -> None:
-        if self._saving is not None:
-            self._saving.__exit__()
-            self._saving = None
-
-    def _pack(self, tensor: Tensor) -> "_Saved":
-        unit = self._by_memory.get(compat.storage_of(tensor))
-        return _Saved(tensor=tensor.detach(), num_writes=compat.num_writes(tensor), unit=unit)
-
-    def _unpack(self, saved: "_Saved") -> Tensor:
-        """What a backward pass needs; of parameters it is made whole, by whatever way the pass came."""
-        if saved.unit is not None:
-            self._gather(saved.unit)
-        if compat.num_writes(saved.tensor) != saved.num_writes:  # torch leaves this check to who packs
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{saved.tensor.dtype} {list(saved.tensor.shape)}"
-            )
-        return saved.tensor
+            self._saved.begin()
 
     def _after_all(self, *_: object) -> None:
         self._is_forward = False
         for unit in self._units:
-            if unit.path != ROOT or not self._is_training:
-                self._release(unit)
+            if unit.is_layer or not self._is_training:
+                unit.release()
         if not self._is_training:
             self._orders[False].end(self.carrier)
 
-    def _before(self, unit: _Unit) -> Callable[..., None]:
+    def _before(self, unit: Unit) -> Callable[..., None]:
         def gather(*_: object) -> None:
             self._gather(unit)
 
         return gather
 
-    def _after(self, unit: _Unit, *, is_layer: bool) -> Callable[..., None]:
+    def _after(self, unit: Unit, *, is_layer: bool) -> Callable[..., None]:
         def watch_backward(_module: nn.Module, _inputs: object, output: object) -> None:
             if is_layer:
-                self._refuse_aliases(unit, output)
+                refuse_aliases(unit, output)
                 if self._is_forward:  # what is computed again inside a backward pass is needed there
-                    self._release(unit)
+                    unit.release()
                 return
-            found = [tensor for tensor in _tensors(output) if tensor.grad_fn is not None]
+            found = [tensor for tensor in tensors_of(output) if tensor.grad_fn is not None]
             if found:
                 register_multi_grad_hook(found, lambda _: self._gather(unit), mode="any")
 
         return watch_backward
 
-    def _refuse_aliases(self, unit: _Unit, output: object) -> None:
-        memory = compat.storage_of(unit.full)
-        if any(compat.storage_of(tensor) == memory for tensor in _tensors(output)):
-            raise InputError(
-                f"{unit.path} returns its own parameter, which lies in pieces once the layer is done.\n"
-                "  Return what is computed with it, or leave it whole: STORE params WHERE …"
-            )
-
     # Pieces and wholes.
 
-    def _gather(self, unit: _Unit) -> None:
+    def _gather(self, unit: Unit) -> None:
         if unit.is_whole or unit.params is None:
             return
         for other in self._units:
             # Of a layer whose gradients are all there nothing is needed once another one begins.
-            if other.path != ROOT and other is not unit and (self._is_forward or not other.missing):
-                self._release(other)
-        self._orders[self._is_training].take(
-            f"gather {unit.path or 'what is outside of layers'}", self.carrier
-        )
+            if other.is_layer and other is not unit and (self._is_forward or not other.missing):
+                other.release()
+        self._orders[self._is_training].take(f"gather {unit.label}", self.carrier)
         with torch.no_grad():
-            rows = self.carrier.gather(unit.row)
-            unit.full.untyped_storage().resize_(unit.full.numel() * unit.full.element_size())
-            unit.params.fill({name: unit.params.padded(unit.full, name) for name in unit.params.names}, rows)
-        for slot in unit.slots:
-            compat.place_parameter(slot.owner, slot.name, slot.whole)
-        unit.is_whole = True
-
-    def _release(self, unit: _Unit) -> None:
-        if unit.is_whole:
-            for slot in unit.slots:
-                compat.place_parameter(slot.owner, slot.name, slot.without)
-            unit.full.untyped_storage().resize_(0)
-            unit.is_whole = False
+            unit.fill(self.carrier.gather(unit.row))
 
     def _gathered(self, names: Sequence[str], pieces: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors with padding, of everybody's pieces."""
@@ -460,12 +339,12 @@ class StoredModule:
 
     # Gradients.
 
-    def _on_gradient(self, unit: _Unit, name: str) -> Callable[[Tensor], None]:
+    def _on_gradient(self, unit: Unit, name: str) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
             unit.missing.discard(name)
             if not unit.missing:
                 if not unit.has_frozen:
-                    self._release(unit)
+                    unit.release()
                 self._send_ready()
 
         return note
@@ -478,15 +357,13 @@ class StoredModule:
                 self._send(unit, unit.grads)
 
     @torch.no_grad()
-    def _send(self, unit: _Unit, cut: Cut) -> None:
+    def _send(self, unit: Unit, cut: Cut) -> None:
         """Give every rank its pieces of a microbatch's gradients, and keep what comes apart by share."""
         rows = cut.rows({name: self.parameters[name].grad for name in cut.names})
         for name in cut.names:
             self.parameters[name].grad = None
         if self._gathers:
-            self._orders[True].take(
-                f"sum gradients of {unit.path or 'what is outside of layers'}", self.carrier
-            )
+            self._orders[True].take(f"sum gradients of {unit.label}", self.carrier)
         found = self.carrier.swap(rows)
         for turn, row in zip(self._turns, found, strict=True):
             if turn is None:
@@ -506,78 +383,3 @@ class StoredModule:
                 f"the gradient of {late[0]} came in two parts: its share of the sum had left when the second came.\n"
                 "  Use torch.utils.checkpoint with use_reentrant=False, or keep its gradient whole: STORE states OVER …"
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Saved:
-    """A tensor that autograd keeps for a backward pass.
-
-    Args:
-        tensor: Cut off from what made it: a cycle would keep it for ever.
-        num_writes: When it was saved.
-        unit: Whose memory it shares; None for what are no parameters.
-    """
-
-    tensor: Tensor
-    num_writes: int
-    unit: _Unit | None
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in what a forward pass returns."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for each in output.values():
-            yield from _tensors(each)
-    elif isinstance(output, list | tuple):
-        for each in output:
-            yield from _tensors(each)
-
-
-class BufferGuard:
-    """Refuses buffers that a forward pass writes: they are neither checkpointed nor equal on ranks.
-
-    Args:
-        module: Before its first forward pass.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._before: Mapping[str, tuple[int, int]] | None = self._seen()
-
-    def check(self) -> None:
-        """Call it after the first forward pass; afterwards it does nothing.
-
-        Raises: InputError naming the buffers.
-        """
-        if self._before is None:
-            return
-        after = self._seen()
-        written = sorted(name for name, seen in self._before.items() if after.get(name) != seen)
-        self._before = None
-        if written:
-            raise InputError(
-                f"forward writes the buffers {', '.join(written)}: where tensors are stored in pieces they would differ "
-                "from rank to rank and be saved nowhere.\n  Keep such state out of the class, or take STORE out."
-            )
-
-    def _seen(self) -> Mapping[str, tuple[int, int]]:
-        """Which tensor each buffer that is saved is, and how often it was written."""
-        saved = self._module.state_dict(keep_vars=True).keys()
-        return {
-            name: (id(buffer), compat.num_writes(buffer))
-            for name, buffer in self._module.named_buffers()
-            if name in saved
-        }
-
-
-def explained(error: RuntimeError, storage: ModuleStorage) -> Exception:
-    """An error of the user's model, with the reason if it used parameters that lay in pieces."""
-    if not storage.keeps_in_pieces(Table.PARAMS) or "meta" not in str(error):
-        return error
-    return InputError(
-        "a parameter of a layer was used while it lay in pieces, outside of the layer's forward.\n"
-        "  Use it inside, or leave it whole: STORE params WHERE …\n"
-        f"  Torch said: {str(error).splitlines()[0]}"
-    )

@@ -22,7 +22,8 @@ from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.share_sum import ShareSum
 from trimtab.runtime.step import Asking, Computed, Requests, StepResult, StepRules, Work, part_of, scale_of
-from trimtab.runtime.stored.module import BufferGuard, StoredModule, Turn, explained
+from trimtab.runtime.stored.guards import BufferGuard, explained
+from trimtab.runtime.stored.module import StoredModule, Turn
 from trimtab.runtime.stored.state import StoredState
 from trimtab.runtime.watch import Watch
 from trimtab.terms import Clock, Phase
