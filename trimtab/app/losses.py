@@ -9,7 +9,7 @@ from trimtab.plan.explanation import Survival, survival
 from trimtab.plan.physical import Plan
 from trimtab.spec import Engine, LoadedJob
 from trimtab.spec.constants import rule_of
-from trimtab.spec.language import StoreStatement
+from trimtab.spec.language import StoreStatement, is_replicated
 from trimtab.terms import OnLoss
 
 GUARANTEES: Mapping[OnLoss, str] = {
@@ -72,17 +72,15 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
 
 
 def _survival_of_class(loaded: LoadedJob) -> Survival:
-    for statement in loaded.program.statements:
-        if isinstance(statement, StoreStatement):
-            return Survival(
-                rule=OnLoss.ROLLBACK,
-                reason="tensors are stored in pieces, and no rank holds those of another",
-                line=statement.span,
-            )
-    return Survival(
-        rule=rule_of(loaded.job, is_replicated=True),
-        reason="every rank holds the whole state of a class of the user's own",
-    )
+    if is_replicated(loaded.program):
+        reason = "every rank holds the whole state of a class of the user's own"
+        return Survival(rule=rule_of(loaded.job, is_replicated=True), reason=reason)
+    stores = [statement for statement in loaded.program.statements if isinstance(statement, StoreStatement)]
+    if not stores:
+        reason = "MESH says where ranks stand, and a lost one is replaced there"
+        return Survival(rule=OnLoss.ROLLBACK, reason=reason)
+    reason = "tensors are stored in pieces, and no rank holds those of another"
+    return Survival(rule=OnLoss.ROLLBACK, reason=reason, line=stores[0].span)
 
 
 def _refuse_too_strong(loaded: LoadedJob, asked: OnLoss, found: Survival) -> None:
