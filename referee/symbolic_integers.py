@@ -84,6 +84,11 @@ class Integers:
         of_up = gradient * (slope % self.modulus) % self.modulus
         return [of_up] if gate is None else [of_up, gradient * up % self.modulus]
 
+    def drop(self, x: Array, sequence: Indices, width: Indices, call: int) -> Array:
+        """x, or its gradient, times 0, 1 or 2: the element's place and the draw decide, not who holds it."""
+        place = 3 * as_array(sequence)[:, None] + as_array(width)[None, :]
+        return x * ((place + place // 3 + call) % 3) % self.modulus
+
     def route(self, logits: Array) -> Array:
         """The gates."""
         return (logits * logits + _ROUTE_CONSTANT) % self.modulus

@@ -216,6 +216,12 @@ def _activate_grad(local: Local) -> list[Piece]:
     return [Piece(up.extent, array) for array in found]
 
 
+def _drop(local: Local) -> list[Piece]:
+    (x,) = _alike(local)
+    _, sequence, width = x.extent.indices
+    return [Piece(x.extent, local.integers.drop(x.array, sequence, width, local.operator.call))]
+
+
 def _sum(local: Local) -> list[Piece]:
     first, *others = _alike(local)
     array = first.array
@@ -386,6 +392,7 @@ _COMPUTE: Mapping[str, Callable[[Local], list[Piece]]] = {
     "attention": _attention,
     "activate": _activate,
     "add": _sum,
+    "drop": _drop,
     "route": _route,
     "dispatch": _dispatch,
     "expert_linear": _linear,
@@ -400,6 +407,7 @@ _COMPUTE: Mapping[str, Callable[[Local], list[Piece]]] = {
     "add_bias_grad": _add_bias_grad,
     "attention_grad": _attention_grad,
     "activate_grad": _activate_grad,
+    "drop_grad": _drop,
     "route_grad": _route_grad,
     "dispatch_grad": _dispatch_grad,
     "expert_linear_grad": _linear_grad,

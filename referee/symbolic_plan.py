@@ -84,6 +84,7 @@ class Operator:
     dim_from: str | None
     cuts: tuple[str, ...]
     every: int
+    call: int
     variants: tuple[tuple[tuple[int, ...], Transfer], ...]
 
     def ways(self, num_groups: int) -> list[Transfer]:
@@ -385,6 +386,7 @@ def _operators(found: Sequence[Mapping[str, Any]]) -> tuple[Operator, ...]:
             dim_from=operator["dim_from"],
             cuts=tuple(operator["cuts"]),
             every=operator["every"],
+            call=operator["call"],
             variants=tuple((tuple(groups), _transfer(transfer)) for groups, transfer in operator["variants"]),
         )
         for operator in found

@@ -51,7 +51,7 @@ class OneDevice:
     """Runs microbatches.
 
     Args:
-        network: ``heads``, ``kv_heads``, ``head_size``, ``layers``, ``experts``, ``tied``.
+        network: ``heads``, ``kv_heads``, ``head_size``, ``layers``, ``experts``, ``tied``, ``dropout``.
         parameters: By full name.
         dealt: By layer, where tokens go; empty without experts.
         integers: Arithmetic.
@@ -104,7 +104,7 @@ class OneDevice:
         positions = self._parameters.get("positions.weight")
         if positions is not None:
             found = self._with_positions(found, positions)
-        return found
+        return self._drop(found, None)
 
     def _with_positions(self, x: _Tensor, positions: _Tensor) -> _Tensor:
         length, modulus = x.array.shape[1], self._integers.modulus
@@ -123,10 +123,11 @@ class OneDevice:
         q, k, v = (self._linear(normed, layer, f"attention.{name}") for name in ("wq", "wk", "wv"))
         q, k = (self._head_norm(x, layer, f"attention.{name}_norm") for name, x in (("q", q), ("k", k)))
         attended = self._attention(q, k, v, layer)
-        stream = self._add_stream(stream, self._linear(attended, layer, "attention.wo"), layer, "add 0")
+        branch = self._drop(self._linear(attended, layer, "attention.wo"), layer)
+        stream = self._add_stream(stream, branch, layer, "add 0")
         normed = self._norm(stream, layer, "mlp_norm")
         mlp = self._experts(normed, layer) if self._network["experts"] else self._mlp(normed, layer)
-        return self._add_stream(stream, mlp, layer, "add 1")
+        return self._add_stream(stream, self._drop(mlp, layer, call=1), layer, "add 1")
 
     def _mlp(self, normed: _Tensor, layer: int) -> _Tensor:
         up = self._linear(normed, layer, "mlp.up")
@@ -238,6 +239,16 @@ class OneDevice:
 
         self._note(back)
         return self._keep(layer, "activate", found)
+
+    def _drop(self, x: _Tensor, layer: int | None, call: int = 0) -> _Tensor:
+        if not self._network["dropout"]:
+            return x
+        places = [tuple(range(length)) for length in x.array.shape[1:]]
+        found = _Tensor(self._integers.drop(x.array, *places, call))
+        self._note(
+            lambda: _add(x, self._integers.drop(found.gradient, *places, call), self._integers.modulus)
+        )
+        return self._keep(layer, f"drop {call}", found)
 
     def _dispatch(self, tokens: _Tensor, layer: int) -> _Tensor:
         """[B, S, D] -> [E, T, D]; slots that no token takes are zero."""

@@ -253,6 +253,8 @@ def _quantity_of(name: str, site: Site, plan: Plan) -> Quantity | None:
         case "add":
             sums = [found.outputs[0] for found in site.block.forward if found.kind == "add"]
             return layer, f"add {sums.index(name)}"
+        case "drop":
+            return layer, f"drop {operator.call}"
         case "ring_attention":
             return layer, "attention"
         case kind:
@@ -264,4 +266,6 @@ def _stream_before(site: Site, plan: Plan) -> Quantity:
     before = (layers if site.layer is None else site.layer) - 1
     if before >= 0:
         return before, "add 1"
+    if plan.network["dropout"]:
+        return None, "drop 0"
     return None, "add_positions" if "positions.weight" in plan.parameters else "embed"

@@ -423,7 +423,6 @@ def test_a_trace_follows_the_explanation(cli, traced_job):
     [
         (("--format", "html"), "a trace is text or json"),
         (("--diff", "job.yaml"), "one plan is traced at a time"),
-        (("--set", "model.dropout=0.1"), "dropout"),
     ],
 )
 def test_a_trace_that_cannot_be_is_refused(cli, traced_job, arguments, words):

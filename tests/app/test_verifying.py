@@ -137,7 +137,7 @@ DIFFERENT = Verdict(
     norms=(None,),
     sent_bytes=1234,
     unplanned=(),
-    set_aside=("dropout 0.1",),
+    set_aside=("COMPUTE IN bf16",),
     is_checked_by_decoder=True,
 )
 

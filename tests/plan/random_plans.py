@@ -158,7 +158,7 @@ class _Drawing:
             activation=chance.choice(list(Activation)),
             tied=self._maybe(0.4),
             bias=chance.choice((Bias.NONE, Bias.QKV, Bias.ALL)),
-            dropout=0.0,
+            dropout=0.25 if self._seed % 3 == 0 else 0.0,
             qk_norm=self._maybe(0.2),
             experts=experts,
             top_k=chance.randint(1, min(experts, 3)) if experts else 0,

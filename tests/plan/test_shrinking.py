@@ -39,6 +39,15 @@ def test_statements_follow_the_mesh() -> None:
     assert split.if_any
 
 
+def test_a_window_stays_one() -> None:
+    """Attention that sees everything says nothing about a mask of the wrong width."""
+    mesh = Mesh(axes=(("dp", 2),))
+    windowed = network("llama-3m", window=100, full_layers=3)
+    small = shrunk_training(_training(windowed), mesh, replicas=2, layers=2).network
+    assert 0 < small.window < SEQUENCE
+    assert [small.window_of(layer) for layer in range(2)] == [None, small.window]
+
+
 @pytest.mark.parametrize("name", ["llama2-70b", "gpt-3m", "mixtral-8x7b"])
 def test_ratios_that_decide_layouts_stay(name: str) -> None:
     """A network whose heads no longer share keys is another program."""

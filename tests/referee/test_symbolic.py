@@ -96,7 +96,15 @@ def test_gradients_are_the_derivative_of_the_loss(
     """A backward pass that is not the forward pass's would let wrong plans agree with a wrong device."""
     chance = np.random.default_rng(5)
     shapes = _shapes(is_moe=is_moe, has_gate=has_gate, is_tied=is_tied, qk_norm=qk_norm)
-    facts = {"layers": 2, "heads": 4, "kv_heads": 2, "head_size": 2, "tied": is_tied, "experts": 3 * is_moe}
+    facts = {
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 2,
+        "tied": is_tied,
+        "experts": 3 * is_moe,
+        "dropout": 0.1,
+    }
     weights = {name: chance.integers(0, SMALL, shape) for name, shape in shapes.items()}
     along = {name: chance.integers(0, SMALL, shape) for name, shape in shapes.items()}
     routing = Routing(tokens=2 * 4, top_k=2, experts=3)

@@ -212,20 +212,23 @@ def test_the_scaled_variant_has_kept_slowed_and_blended_frequencies():
     assert any(1.01 < ratio < 7.99 for ratio in ratios.tolist())
 
 
-@pytest.mark.parametrize(
-    ("unbuildable", "message"),
-    [
-        (network("moe-3m"), "moe-3m has 8 experts in each layer(.|\n)*model.experts: 0"),
-        (
-            network("llama-3m", window=8),
-            "has a window of 8 tokens in a context of 512(.|\n)*model.context: 8",
-        ),
-    ],
-)
-def test_what_can_be_planned_and_not_computed_is_refused(unbuildable, message):
+def test_what_can_be_planned_and_not_computed_is_refused():
     """A dense network trained in place of the one asked for would be found out weeks later."""
-    with pytest.raises(InputError, match=message):
-        Decoder(unbuildable, KeyedRandom())
+    with pytest.raises(InputError, match=r"moe-3m has 8 experts in each layer(.|\n)*model.experts: 0"):
+        Decoder(network("moe-3m"), KeyedRandom())
+
+
+@pytest.mark.parametrize("full_layers", [0, 1])
+def test_a_query_sees_its_window_and_no_further(full_layers):
+    """Token 3 reaches the logits of token 9 through two windows of 4, not those of token 10; a full layer lets it through."""
+    decoder = built(network("llama-3m", layers=2, window=4, full_layers=full_layers))
+    changed = tokens().clone()
+    changed[:, 3] = (changed[:, 3] + 1) % decoder.network.vocab
+    with torch.no_grad():
+        moved = (decoder(changed) != decoder(tokens())).any(-1).any(0)
+    reached = torch.zeros_like(moved)
+    reached[3 : 10 if not full_layers else None] = True
+    assert torch.equal(moved, reached)
 
 
 def test_a_window_as_wide_as_the_context_is_no_window():

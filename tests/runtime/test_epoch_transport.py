@@ -97,8 +97,8 @@ def test_messages_find_their_tag(together):
                 sending.wait()
         if rank.rank == 1:
             found = torch.empty(2, 4)
-            carried.receive(0, found[0], 6)
-            carried.receive(0, found[1], 5)
+            for message in [carried.receive(0, found[place], tag) for place, tag in ((0, 6), (1, 5))]:
+                message.wait()
             return found[:, 0].tolist()
         return None
 
@@ -116,7 +116,7 @@ def test_a_fence_ends_a_wait_for_a_message_that_never_comes(together):
         threading.Timer(0.2, rank.fence).start()
         try:
             with pytest.raises(EpochOver):
-                rank.transport.receive(1, torch.empty(4), 1)
+                rank.transport.receive(1, torch.empty(4), 1).wait()
         finally:
             over.set()
         return "left"
@@ -132,7 +132,7 @@ def test_a_peer_that_goes_breaks_the_wait(together):
             return None
         if rank.rank == 0:
             with pytest.raises((CollectiveError, RuntimeError)) as caught:
-                rank.transport.receive(1, torch.empty(4), 1)
+                rank.transport.receive(1, torch.empty(4), 1).wait()
             return str(caught.value)
         return None
 

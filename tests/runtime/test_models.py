@@ -112,6 +112,46 @@ def test_a_tied_parameter_counts_once(user_module):
     ]
 
 
+def _shares_gradient(model: Model, num_microbatches: int) -> torch.Tensor:
+    """Of a tied matrix, over a share."""
+    model.module.zero_grad()
+    model.begin_share()
+    for number in range(num_microbatches):
+        tokens, targets = microbatch()
+        loss, _ = model.loss_sum((tokens + number) % 256, targets)
+        loss.backward()
+    model.end_share()
+    return model.module.embedding.weight.grad.clone()
+
+
+TIED = network("gpt-3m", layers=1, embed=32, heads=2, mlp=64, dropout=0.0)
+
+
+def test_a_tied_matrix_gets_what_both_of_its_uses_add_each_added_up_apart():
+    """Ranks of a pipeline have one use each: added microbatch by microbatch, a plan would have other bits."""
+    found = _shares_gradient(build(TIED), 3)
+    alone = [build(TIED) for _ in range(2)]
+    for model in alone:
+        model.begin_share()
+        for number in range(3):
+            tokens, targets = microbatch()
+            model.loss_sum((tokens + number) % 256, targets)[0].backward()
+    embedding = alone[0].module.embedding.weight.grad
+    alone[1].module.embedding.weight.grad.zero_()
+    alone[1].end_share()
+    head = alone[1].module.embedding.weight.grad
+    assert head.abs().sum() > 0
+    assert torch.equal(found, embedding + head)
+
+
+def test_a_share_that_was_broken_off_leaves_nothing():
+    """Half of it would be in the next share, and in the weights for ever."""
+    model = build(TIED)
+    model.begin_share()
+    model.loss_sum(*microbatch())[0].backward()
+    assert torch.equal(_shares_gradient(model, 2), _shares_gradient(build(TIED), 2))
+
+
 def test_bf16_computes_products_in_bf16_and_the_loss_in_fp32(user_module):
     """A compute type that is ignored costs the user the speed that was paid for."""
     for source in (network("gpt-3m", layers=1), "user_models:Logits"):

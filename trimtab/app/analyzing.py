@@ -46,7 +46,7 @@ def analyze(loaded: LoadedJob, path: str, plan: Plan, cluster: Cluster, *, steps
         cluster: That it was planned for.
         steps: To be timed.
 
-    Raises: InputError for a mesh of more ranks than one machine shall run, or a network that cannot be lowered.
+    Raises: InputError for a mesh of more ranks than one machine shall run.
     """
     num_ranks = plan.mesh.num_devices
     if num_ranks > MOST_RANKS:

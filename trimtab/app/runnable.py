@@ -4,7 +4,6 @@ from trimtab.app.compiling import compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
 from trimtab.plan.explanation import obstacle_to_same_bits
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Problem, StrategyError
 from trimtab.spec.language import (
@@ -27,8 +26,7 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
 
     Raises: StrategyError with every statement that the runtime has not yet, that cannot be given to a script, or that
         the formulas cannot mean;
-        JobReadError at the line of a key that asks for more than the layout can give; InputError for a network that
-        cannot be lowered.
+        JobReadError at the line of a key that asks for more than the layout can give.
     """
     problems = _unsupported(loaded)
     if problems:
@@ -37,7 +35,6 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
         return
     if loaded.job.model.module is None:
         plan = compiled(loaded)
-        refuse_unlowerable(plan.network)
         _refuse_shares(loaded, plan, is_resumed=is_resumed)
     _refuse_on_loss(loaded)
 

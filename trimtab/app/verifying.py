@@ -39,7 +39,7 @@ def verify(path: str, overrides: Sequence[str], asked: Asked) -> int:
     """Run a job's plan and one device on the same batch, and say the first tensor that differs.
 
     Returns: The exit code, 1 if one does.
-    Raises: InputError for a mesh of more ranks than one machine shall run, or a network that cannot be lowered.
+    Raises: InputError for a mesh of more ranks than one machine shall run.
     """
     loaded = read_job(path, overrides)
     refuse_script(loaded, verb="verify")
@@ -130,8 +130,13 @@ def _difference(found: "Divergence") -> Iterator[str]:
     if found.microbatch is not None:
         where += f", microbatch {found.microbatch + 1}"
     yield f"different: {found.tensor}, {where}"
-    if found.ratio is not None:
+    if found.ratio is not None and found.is_of_movement:
+        yield f"  it moves {found.ratio:.6g} times as far in the step as on one device"
+    elif found.ratio is not None:
         yield f"  it is {found.ratio:.6g} times what one device has"
+    elif found.ratios is not None:
+        least, most = found.ratios
+        yield f"  it is {least:.6g} to {most:.6g} times what one device has, on each rank another number"
     else:
         yield f"  it differs by {found.error:.1e} of its size"
     if found.ranks:
@@ -177,6 +182,8 @@ def _divergence_document(found: "Divergence") -> dict[str, Any]:
         "microbatch": found.microbatch,
         "error": found.error,
         "ratio": found.ratio,
+        "ratios": None if found.ratios is None else list(found.ratios),
+        "is_of_movement": found.is_of_movement,
         "axis": found.axis,
         "ranks": list(found.ranks),
         "cause": found.cause,

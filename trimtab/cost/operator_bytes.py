@@ -6,12 +6,13 @@ are those of ``trimtab.runtime.lowering`` on torch 2.13; tests measure them on r
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from trimtab.catalog import Activation, Network, Norm, Positions
 from trimtab.cost.block_bytes import value_bytes
 from trimtab.plan.lifetimes import norm_piece
+from trimtab.plan.placements import Placements
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Transfer, Value
 from trimtab.plan.tables import BYTES_OF
 
@@ -41,6 +42,7 @@ class OperatorCounter:
         sizes: Of the axes.
         values: Of a block, or of the update.
         weights: Bytes of parameters as they lie in use, by name in the block, with the type that they are kept in.
+        in_place: Summands that the sum over ranks takes the place of.
     """
 
     def __init__(
@@ -49,17 +51,20 @@ class OperatorCounter:
         sizes: Mapping[str, int],
         values: Mapping[str, Value],
         weights: Mapping[str, tuple[int, str]],
+        in_place: Collection[str] = (),
     ) -> None:
         self._network, self._sizes, self._values, self._weights = network, sizes, values, weights
+        self._in_place = frozenset(in_place)
 
     def size(self, name: str) -> int:
         """Bytes of a value on one rank."""
         return value_bytes(self._values[name], self._sizes)
 
     def made(self, operator: Operator, name: str) -> int:
-        """Bytes that an operator makes for one of its outputs; a sum over one rank is its input."""
-        is_sum = operator.kind is OperatorKind.ALL_REDUCE
-        return 0 if is_sum and self._num_members(operator) == 1 else self.size(name)
+        """Bytes that an operator makes for one of its outputs; a sum over one rank is its input, as one in place is."""
+        if operator.kind is not OperatorKind.ALL_REDUCE:
+            return self.size(name)
+        return 0 if self._is_in_place(operator) or self._num_members(operator) == 1 else self.size(name)
 
     def elements(self, name: str) -> int:
         """Elements of it."""
@@ -88,6 +93,8 @@ class OperatorCounter:
             case OperatorKind.ACTIVATE:
                 is_gated = self._network.activation is Activation.SWIGLU
                 return OperatorBytes(saved=self.size(operator.outputs[0]) if is_gated else 0)
+            case OperatorKind.DROP | OperatorKind.DROP_GRAD:
+                return OperatorBytes(scratch=self._mask(operator.outputs[0]))
             case OperatorKind.ROUTE:
                 size = self.size(operator.inputs[0])
                 return OperatorBytes(saved=2 * size, scratch=6 * self._network.top_k * size)
@@ -108,7 +115,7 @@ class OperatorCounter:
                 return OperatorBytes(scratch=self._loss_needs(operator))
             case OperatorKind.NORM_SQUARE:
                 largest = max((self.elements(name) for name in operator.inputs), default=0)
-                return OperatorBytes(scratch=4 * _FP32 * min(largest, norm_piece(largest)))
+                return OperatorBytes(scratch=2 * _FP32 * min(largest, norm_piece(largest)))
             case OperatorKind.UPDATE:
                 return OperatorBytes(scratch=self.elements(operator.inputs[0]) * _FP32)
             case _:
@@ -124,12 +131,13 @@ class OperatorCounter:
         as_fp32 = 0 if self._values[x].dtype == "fp32" else vectors
         if self._network.norm is Norm.LAYERNORM:
             return 2 * rows + as_fp32
-        return vectors + rows + as_fp32
+        return rows + (vectors + as_fp32 if as_fp32 else 0)
 
     def _norm_grad_needs(self, operator: Operator) -> int:
         if self._network.norm is Norm.LAYERNORM:
             return 0
-        return 3 * self.elements(operator.inputs[1]) * _FP32
+        vectors = self.elements(operator.inputs[1]) * _FP32
+        return (2 if self._values[operator.inputs[1]].dtype == "fp32" else 3) * vectors
 
     def _weight_elements(self, operator: Operator) -> int:
         size, dtype = self._weights[operator.parameters[0]]
@@ -146,17 +154,17 @@ class OperatorCounter:
         return self._network.positions is Positions.ROTARY
 
     def _attention(self, operator: Operator) -> OperatorBytes:
-        """Queries and keys as they are turned, keys and values once for each query head, a logarithm for each query."""
+        """Queries and keys as they are turned, a logarithm for each query; a key head serves many without copies."""
         q, k, _ = operator.inputs
-        queries, keys = self.size(q), self.size(k)
-        is_shared = self._network.kv_heads != self._network.heads
         saved = self.elements(q) // self._network.head_size * _FP32
-        if self._is_turned:
-            saved += queries
-        if is_shared:
-            each = keys * self._network.heads // self._network.kv_heads
-            return OperatorBytes(saved=saved + 2 * each, scratch=keys if self._is_turned else 0)
-        return OperatorBytes(saved=saved + (keys if self._is_turned else 0))
+        return OperatorBytes(saved=saved + (self.size(q) + self.size(k) if self._is_turned else 0))
+
+    def _mask(self, name: str) -> int:
+        """The mask of whole rows, as it is drawn, and a copy of the own part of it where rows are cut."""
+        value, own = self._values[name], self.size(name)
+        rows = Placements(tuple(item for item in value.placements if item[1].dim == "batch"))
+        whole = value_bytes(replace(value, placements=rows), self._sizes)
+        return whole if whole == own else whole + own
 
     def _slots(self, name: str) -> int:
         """Places of tokens, experts and slots."""
@@ -176,6 +184,7 @@ class OperatorCounter:
         before = sum(self.elements(name) for name in operator.inputs) * _wire_bytes(transfer)
         after = sum(self.elements(name) for name in operator.outputs) * _wire_bytes(transfer)
         is_packed = len(operator.inputs) > 1 or self._is_converted(operator, transfer)
+        is_packed = is_packed and not self._is_in_place(operator)
         is_native = transfer.route == "native"
         match operator.kind:
             case OperatorKind.ALL_REDUCE | OperatorKind.AVERAGE:
@@ -187,7 +196,8 @@ class OperatorCounter:
                 # What goes to whom is put together, and gloo sums in a copy of its own, as our routes do.
                 scratch = 2 * before
             case OperatorKind.ALL_GATHER:
-                scratch = before * is_packed + after
+                # What was packed has gone when the pieces of all ranks are put together.
+                scratch = after
             case OperatorKind.ALL_TO_ALL:
                 scratch = 2 * before
             case OperatorKind.RING_ATTENTION:
@@ -197,6 +207,9 @@ class OperatorCounter:
             case _:
                 scratch = 0
         return OperatorBytes(scratch=scratch)
+
+    def _is_in_place(self, operator: Operator) -> bool:
+        return self._in_place.issuperset(operator.inputs)
 
     def _num_members(self, operator: Operator) -> int:
         """Ranks of one group of a collective."""

@@ -6,7 +6,7 @@ is gone through in order.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimtab.cost.block_bytes import value_bytes
@@ -14,7 +14,7 @@ from trimtab.cost.counts import Counts
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.cost.operator_bytes import OperatorCounter
 from trimtab.plan.explanation import RankGroup
-from trimtab.plan.lifetimes import FORWARD_OF, Turn, turns_of, update_turns
+from trimtab.plan.lifetimes import FORWARD_OF, Turn, sums_in_place, turns_of, update_turns
 from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
 from trimtab.plan.pipelines import Action, ActionKind
 from trimtab.plan.placements import local_elements
@@ -57,9 +57,10 @@ class StepMemory:
         params, grads, states = (table.device_bytes for table in self._counts.holdings.of(group.stages))
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
-        walk = _Walk(self._plan, self._blocks, base)
-        for action in _actions(self._plan, self._counts, group.place):
-            walk.act(action)
+        walk = _Walk(self._plan, self._blocks, base, group.stages)
+        actions = _actions(self._plan, self._counts, group.place)
+        for action, following in zip(actions, (*actions[1:], None), strict=True):
+            walk.act(action, following)
         # Gradients are let go when the next step begins.
         start = replace(base, gradients=grads)
         update = _larger(start, _update(self._plan, self._counts, group, start))
@@ -221,16 +222,22 @@ _OF_ONE_VECTOR = frozenset({OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER
 class _Walk:
     """Goes through the actions of a rank."""
 
-    def __init__(self, plan: Plan, blocks: Mapping[str, _BlockMemory], base: MemoryClasses) -> None:
+    def __init__(
+        self, plan: Plan, blocks: Mapping[str, _BlockMemory], base: MemoryClasses, stages: Sequence[int]
+    ) -> None:
         self._plan, self._blocks, self._base = plan, blocks, base
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
-        self._posted = 0
+        self._posted = self._arriving = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
+        staying = sums_in_place(plan.update)
+        for index, block in (site for stage in stages for site in self._sites(stage)):
+            self._add_gradients(index, block, staying)
 
-    def act(self, action: Action) -> None:
-        """A forward or a backward pass of one stage on one microbatch."""
+    def act(self, action: Action, following: Action | None) -> None:
+        """A forward or a backward pass of one stage on one microbatch, while what the next one takes may arrive."""
         sites = list(self._sites(action.stage))
+        self._arriving = 0 if following is None else self._taken(following)
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
                 passed = self._blocks[block.name].forward
@@ -240,24 +247,46 @@ class _Walk:
         elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
             for index, block in reversed(sites):
                 memory = self._blocks[block.name]
-                for name, size in memory.gradients.items():
-                    self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
+                self._add_gradients(index, block)
                 self._look(Moment.BACKWARD, memory.backward.most)
                 del self._kept[index, action.microbatch]
             self._post(action.stage, action.stage - 1)
 
+    def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
+        """Sums of gradients that a block adds to; those of some names in the update, or all."""
+        for name, size in self._blocks[block.name].gradients.items():
+            base = f"acc:layers.{index - 1}.{name}" if block.layers else f"acc:{name}"
+            full = base if base in self._plan.update.values else f"{base}#{block.name}"
+            if some is None or full in some:
+                self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
+
     def _post(self, source: int, target: int) -> None:
         """What is sent to another stage lives until the step ends."""
+        self._posted += self._handed(source, target)
+
+    def _taken(self, action: Action) -> int:
+        """Bytes that an action takes from another rank."""
+        stage = action.stage
+        match action.kind:
+            case ActionKind.FORWARD:
+                return self._handed(stage - 1, stage)
+            case ActionKind.BACKWARD | ActionKind.BACKWARD_INPUT:
+                return self._handed(stage + 1, stage)
+            case _:
+                return 0
+
+    def _handed(self, source: int, target: int) -> int:
+        """Bytes of what a stage hands to one of its neighbours on another rank."""
         pipeline = self._plan.pipeline
         if (
-            not 0 <= target < pipeline.num_stages
+            not (0 <= source < pipeline.num_stages and 0 <= target < pipeline.num_stages)
             or pipeline.rank_of_stage[source] == pipeline.rank_of_stage[target]
         ):
-            return
+            return 0
         sites = [block for _, block in self._sites(source)]
         block = sites[-1] if target > source else sites[0]
         value = block.values[block.result if target > source else block.gradient]
-        self._posted += value_bytes(value, self._plan.axis_sizes)
+        return value_bytes(value, self._plan.axis_sizes)
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""
@@ -272,7 +301,7 @@ class _Walk:
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
             working=local.working + base.working,
-            buffers=local.buffers + self._posted,
+            buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
@@ -292,7 +321,7 @@ class _Walk:
 def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -> MemoryClasses:
     """What the update needs."""
     update = plan.update
-    count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {})
+    count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {}, sums_in_place(update))
     tally = _Tally()
     is_here = {name: _is_here(plan, name, group.stages) for name in update.values}
     for turn in update_turns(update, SCALARS):

@@ -214,6 +214,11 @@ class Backward:
         outputs = [self._part(name, self._placements(name)) for name in operator.inputs]
         self._builder.add(OperatorKind.ACTIVATE_GRAD, [gradient, *operator.inputs], outputs, COMPUTED)
 
+    def _drop(self, operator: Operator, gradient: str) -> None:
+        (x,) = operator.inputs
+        outputs = [self._part(x, self._placements(x))]
+        self._builder.add(OperatorKind.DROP_GRAD, [gradient], outputs, COMPUTED, call=operator.call)
+
     def _add(self, operator: Operator, gradient: str) -> None:
         for name in operator.inputs:
             self._parts.setdefault(name, []).append(gradient)
@@ -259,6 +264,7 @@ _RULES: Mapping[OperatorKind, Callable[[Backward, Operator, str], None]] = {
     OperatorKind.RING_ATTENTION: Backward._attention,
     OperatorKind.ACTIVATE: Backward._activate,
     OperatorKind.ADD: Backward._add,
+    OperatorKind.DROP: Backward._drop,
     OperatorKind.ROUTE: Backward._route,
     OperatorKind.DISPATCH: Backward._dispatch,
     OperatorKind.COMBINE: Backward._combine,

@@ -56,8 +56,9 @@ class BlockBuilder:
         *,
         parameters: Sequence[str] = (),
         transfer: Transfer | None = None,
+        call: int = 0,
     ) -> None:
-        """An operator that computes; with a transfer if it sends while it does."""
+        """An operator that computes; with a transfer if it sends while it does, with a call if it draws."""
         self.operators.append(
             Operator(
                 kind=kind,
@@ -66,6 +67,7 @@ class BlockBuilder:
                 parameters=tuple(parameters),
                 because=because,
                 transfer=transfer,
+                call=call,
             )
         )
 

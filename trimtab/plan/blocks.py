@@ -369,6 +369,9 @@ def _reasons(bound: Bound) -> dict[tuple[str, str | None], Because]:
 
 _SUMMANDS = {
     "looked_up": "embedding",
+    "embedding.dropped": "embedding",
+    "attention.dropped": "attention_residual",
+    "mlp.dropped": "mlp_residual",
     "attention.wo.product": "attention_residual",
     "attention.core": "attention.out",
     "mlp.down.product": "mlp_residual",

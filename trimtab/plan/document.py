@@ -30,6 +30,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "experts": network.experts,
             "top_k": network.top_k,
             "tied": network.tied,
+            "dropout": network.dropout,
         },
         "work": {
             "batch": work.batch,
@@ -122,6 +123,7 @@ def _operator(operator: Operator) -> dict[str, Any]:
         "dim_to": operator.dim_to,
         "cuts": list(operator.cuts),
         "every": operator.every,
+        "call": operator.call,
         "variants": [[list(groups), _transfer(transfer)] for groups, transfer in operator.variants],
     }
 

@@ -114,7 +114,7 @@ class Forward:
                 OperatorKind.ADD_POSITIONS, [out], ["embedding"], COMPUTED, parameters=["positions.weight"]
             )
             out = "embedding"
-        self._finish(out)
+        self._finish(self._dropped(out, "embedding.dropped"))
 
     def layer(self, arriving: Placements) -> None:
         """Attention and MLP, each added to the residual stream: ``in`` -> ``out``.
@@ -123,9 +123,11 @@ class Forward:
             arriving: How the residual stream of the layer before lies.
         """
         self.builder.value("in", _RESIDUAL, self._shape(_RESIDUAL), arriving)
-        after_attention = self._add_to("in", self._attention("in"), "attention_residual")
-        mlp = self._experts if self.context.network.experts else self._mlp
-        self._finish(self._add_to(after_attention, mlp(after_attention), "mlp_residual"))
+        attention = self._dropped(self._attention("in"), "attention.dropped")
+        after_attention = self._add_to("in", attention, "attention_residual")
+        write_mlp = self._experts if self.context.network.experts else self._mlp
+        mlp = self._dropped(write_mlp(after_attention), "mlp.dropped", call=1)
+        self._finish(self._add_to(after_attention, mlp, "mlp_residual"))
 
     def head(self, arriving: Placements, matrix: str) -> None:
         """Logits and the sum of token losses: ``in`` -> ``loss``.
@@ -344,6 +346,14 @@ class Forward:
             with_bias = builder.like(f"{weight.removesuffix('.weight')}.biased", name, target)
             builder.add(OperatorKind.ADD_BIAS, [name], [with_bias], COMPUTED, parameters=[bias])
             name = with_bias
+        return name
+
+    def _dropped(self, x: str, name: str, *, call: int = 0) -> str:
+        """A value with some elements zeroed, where the network drops any."""
+        if not self.context.network.dropout:
+            return x
+        self.builder.like(name, x, self.builder.values[x].placements)
+        self.builder.add(OperatorKind.DROP, [x], [name], COMPUTED, call=call)
         return name
 
     def _add_to(self, stream: str, branch: str, row: str) -> str:

@@ -1,6 +1,6 @@
 """In which order do a rank's operators run, and which values does nobody read any more after each?"""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.plan.physical import Update
@@ -62,8 +62,44 @@ def added_up_at_once(operators: Sequence[Operator]) -> tuple[Operator, ...]:
     return tuple(found)
 
 
+def sums_in_place(update: Update) -> Mapping[str, Operator]:
+    """The sums over ranks that take the place of their summands, by summand.
+
+    Gradients that travel together are added up behind each other, in one vector that stays from step to step; those of
+    both uses of a tied matrix, where they are one sum, in the place of that sum. Nobody else reads a summand.
+    """
+    found: dict[str, Operator] = {}
+    makers = {name: operator for operator in update.operators for name in operator.outputs}
+    for operator in update.operators:
+        if not _can_be_in_place(operator, update):
+            continue
+        found |= dict.fromkeys(operator.inputs, operator)
+        for name in operator.inputs:
+            if name in makers and update.is_tied_at_once:
+                found |= dict.fromkeys(makers[name].inputs, operator)
+    return found
+
+
+def _can_be_in_place(operator: Operator, update: Update) -> bool:
+    transfer = operator.transfer
+    if operator.kind is not OperatorKind.ALL_REDUCE or transfer is None or len(operator.inputs) == 1:
+        return False
+    made_by = {name: found.kind for found in update.operators for name in found.outputs}
+    read = {name for found in update.operators if found is not operator for name in found.inputs}
+    # Only the backend sums in place; our own routes make a vector of what arrives.
+    transfers = (transfer, *(found for _, found in operator.variants))
+    return (
+        all(found.compress == "none" and found.route == "native" for found in transfers)
+        and all(made_by.get(name, OperatorKind.SUM) is OperatorKind.SUM for name in operator.inputs)
+        and all(update.values[name].dtype == transfer.wire for name in operator.inputs)
+        and read.isdisjoint(operator.inputs)
+    )
+
+
 def read_by(operator: Operator, block: Block) -> tuple[str, ...]:
-    """What an operator reads: a gradient may find anything that its forward operator took or gave."""
+    """What an operator reads: a gradient may find anything that its forward operator took or gave, but for masks."""
+    if operator.kind is OperatorKind.DROP_GRAD:
+        return operator.inputs
     kind = FORWARD_OF.get(operator.kind)
     forward = (
         found for found in block.forward if found.kind is kind and found.parameters == operator.parameters
@@ -84,9 +120,9 @@ def _turns(operators: Sequence[Operator], block: Block | None, kept: Collection[
 
 
 def norm_piece(elements: int) -> int:
-    """Elements of a gradient that are squared in fp64 at once: four times their bytes live meanwhile.
+    """Elements of a gradient that are squared in fp64 at once: twice their bytes live meanwhile.
 
-    >>> norm_piece(1000), norm_piece(2**20)
-    (16384, 65536)
+    >>> norm_piece(1000), norm_piece(2**21)
+    (65536, 131072)
     """
-    return max(2**14, -(-elements // 16))
+    return max(2**16, -(-elements // 16))

@@ -28,6 +28,7 @@ class OperatorKind(StrEnum):
     RING_ATTENTION = "ring_attention"  # the same; keys and values travel around the axis
     ACTIVATE = "activate"  # up (, gate) -> hidden
     ADD = "add"
+    DROP = "drop"  # x -> x with some elements zeroed and the others scaled; nothing in evaluation
     ROUTE = "route"  # router logits -> gates, balanced
     DISPATCH = "dispatch"  # x, gates -> the tokens of each expert
     EXPERT_LINEAR = "expert_linear"
@@ -44,6 +45,7 @@ class OperatorKind(StrEnum):
     ATTENTION_GRAD = "attention_grad"
     RING_ATTENTION_GRAD = "ring_attention_grad"
     ACTIVATE_GRAD = "activate_grad"
+    DROP_GRAD = "drop_grad"  # by the same mask, drawn again
     ROUTE_GRAD = "route_grad"
     DISPATCH_GRAD = "dispatch_grad"
     EXPERT_LINEAR_GRAD = "expert_linear_grad"
@@ -172,6 +174,7 @@ class Operator:
         variants: Process groups (by index, in order of their first rank) that do it in another way.
         variant_lines: For each variant the statement behind it.
         every: Steps from one time to the next.
+        call: Of one that draws random numbers: which draw of its layer it is, counted from 0.
     """
 
     kind: OperatorKind
@@ -186,6 +189,7 @@ class Operator:
     variants: tuple[tuple[tuple[int, ...], Transfer], ...] = ()
     variant_lines: tuple[Span | None, ...] = ()
     every: int = 1
+    call: int = 0
 
     @property
     def sends_one_tensor(self) -> bool:

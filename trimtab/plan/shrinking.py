@@ -24,6 +24,7 @@ SEQUENCE = 16
 
 _HEAD_SIZE = 8
 _VOCAB = 64
+_WINDOW = 6
 
 
 def shrunk_mesh(mesh: Mesh, most_devices: int) -> Mesh:
@@ -108,9 +109,8 @@ def _shrunk_network(network: Network, devices: int, layers: int) -> Network:
         # An odd vocabulary stays odd: padding is part of the structure.
         vocab=_VOCAB if network.vocab % 2 == 0 else _VOCAB + 3,
         context=2 * SEQUENCE,
-        dropout=0.0,
-        window=0,
-        full_layers=0,
+        window=_WINDOW if network.window else 0,
+        full_layers=min(network.full_layers, layers - 1),
         experts=experts,
         top_k=min(network.top_k, 2, experts),
         rope_scaling=None,

@@ -77,3 +77,23 @@ def place_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> No
 def has_hooks(parameter: nn.Parameter) -> bool:
     """Whether somebody listens to the gradient of a parameter."""
     return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Torch's attention on CPUs [B, H, T, E], as its public function runs it; and the logarithm of each softmax's sum."""
+    found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        q, k, v, 0.0, True
+    )
+    return found
+
+
+def causal_attention_gradients(
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, logarithms: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of ``q``, ``k`` and ``v`` [B, H, T, E], as autograd takes them."""
+    found: tuple[Tensor, Tensor, Tensor] = (
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+            gradient, q, k, v, output, logarithms, 0.0, True
+        )
+    )
+    return found

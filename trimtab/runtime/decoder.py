@@ -2,7 +2,8 @@
 
 Shapes: B samples, T tokens, D embed, H query heads, K key and value heads, E head size, F mlp, V vocab.
 
-Attention is causal over the whole sample, across the borders of documents packed into it. There is no
+Attention is causal over the whole sample, or over the last tokens of it in layers with a window, across the
+borders of documents packed into it. There is no
 dropout on attention probabilities: it would rule out the fused kernels; dropout acts on the embedding and
 on what attention and MLP add to the residual stream.
 """
@@ -10,15 +11,18 @@ on what attention and MLP add to the residual stream.
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
 from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
+from trimtab.runtime.rms_norm import RmsNorm
 from trimtab.terms import InputError
 
 IGNORED_TARGET = -100
@@ -77,11 +81,6 @@ def refuse_unbuildable(network: Network) -> None:
             f"{network.name} has {network.experts} experts in each layer; such a network can be planned and "
             "explained, and not yet trained. Set model.experts: 0 and model.top_k: 0 for a dense one."
         )
-    if 0 < network.window < network.context:
-        raise InputError(
-            f"{network.name} has a window of {network.window} tokens in a context of {network.context}; attention "
-            f"under a window cannot be trained yet. Set model.context: {network.window}, where both are the same."
-        )
 
 
 class Decoder(nn.Module):
@@ -89,13 +88,16 @@ class Decoder(nn.Module):
 
     Parameters hold no values until ``initialize`` or ``fill``, so it may be built on ``meta``.
     A tied head is the embedding's own parameter; a backward pass adds both of its contributions first and
-    then adds their sum to ``grad``.
+    then adds their sum to ``grad``, unless ``head_gradient`` keeps that of the head.
 
     Args:
         network: What to build.
         keyed: Where dropout masks come from.
 
-    Raises: InputError for a network with experts or a window, which it cannot compute.
+    Attributes:
+        head_gradient: What a tied head adds to its matrix, to be added by whoever put this here; None by default.
+
+    Raises: InputError for a network with experts, which it cannot compute.
     """
 
     def __init__(self, network: Network, keyed: KeyedRandom) -> None:
@@ -111,6 +113,7 @@ class Decoder(nn.Module):
         if not network.tied:
             self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
+        self.head_gradient: GradientSum | None = None
 
     def initialize(self, seed: int) -> None:
         """Fill every parameter with ``initial_tensor``."""
@@ -134,16 +137,52 @@ class Decoder(nn.Module):
         else:
             rotation = self._rotation(tokens_BT.device)[:, :num_tokens]
         x_BTD = self.dropout(x_BTD)
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, rotation)
+        mask_TT = window_mask(num_tokens, self.network.window, tokens_BT.device)
+        for number, layer in enumerate(self.layers):
+            x_BTD = layer(x_BTD, rotation, mask_TT if self.network.window_of(number) else None)
         head: nn.Linear | nn.Embedding = self.embedding if self.network.tied else self.head
-        return linear(self.final_norm(x_BTD), head.weight)
+        matrix: Tensor = head.weight
+        if self.network.tied and self.head_gradient is not None:
+            matrix = _SummedApart.apply(matrix, self.head_gradient)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return linear(self.final_norm(x_BTD), matrix)
 
     def _rotation(self, device: torch.device) -> Tensor:
         # Always for the whole context: an entry must not depend on the length of the first sample seen.
         if device not in self._rotations:
             self._rotations[device] = rotation_table(self.network).to(device)
         return self._rotations[device]
+
+
+class GradientSum:
+    """What one use of a parameter adds to its gradient, over some backward passes, apart from what its other uses add."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+
+    def add(self, gradient: Tensor) -> None:
+        """One backward pass more."""
+        self._sum = gradient.clone() if self._sum is None else self._sum.add_(gradient)
+
+    def add_to(self, parameter: Tensor) -> None:
+        """Add it to the gradient of the parameter, which its other uses have made."""
+        if self._sum is not None:
+            assert parameter.grad is not None, "the other uses have added theirs"
+            parameter.grad.add_(self._sum)
+
+
+class _SummedApart(torch.autograd.Function):
+    """A parameter whose gradient goes to a sum of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, apart: GradientSum) -> Tensor:
+        ctx.apart = apart
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        ctx.apart.add(gradient)
+        return None, None
 
 
 class Layer(nn.Module):
@@ -157,9 +196,15 @@ class Layer(nn.Module):
         self.mlp = GeluMlp(network) if network.activation is Activation.GELU else SwigluMlp(network)
         self.dropout = KeyedDropout(network.dropout, layer, keyed)
 
-    def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
-        """The residual stream after this layer."""
-        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), rotation))
+    def forward(self, x_BTD: Tensor, rotation: Tensor | None, mask_TT: Tensor | None = None) -> Tensor:
+        """The residual stream after this layer.
+
+        Args:
+            x_BTD: Before it.
+            rotation: Of positions, where they are rotary.
+            mask_TT: From ``window_mask``, if the layer has a window; None: attention is causal.
+        """
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), rotation, mask_TT))
         y_BTD: Tensor = x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
         return y_BTD
 
@@ -181,8 +226,8 @@ class Attention(nn.Module):
             self.k_norm = _norm(network, network.head_size)
         self._has_qk_norm = network.qk_norm
 
-    def forward(self, x_BTD: Tensor, rotation: Tensor | None) -> Tensor:
-        """What attention adds to the residual stream."""
+    def forward(self, x_BTD: Tensor, rotation: Tensor | None, mask_TT: Tensor | None = None) -> Tensor:
+        """What attention adds to the residual stream; arguments as those of the layer."""
         q_BTHE = self.wq(x_BTD).unflatten(-1, (-1, self._head_size))
         k_BTKE = self.wk(x_BTD).unflatten(-1, (-1, self._head_size))
         v_BTKE = self.wv(x_BTD).unflatten(-1, (-1, self._head_size))
@@ -192,22 +237,35 @@ class Attention(nn.Module):
             k_BTKE = self.k_norm(k_BTKE.float()).type_as(k_BTKE)
         if rotation is not None:
             q_BTHE, k_BTKE = rotate(q_BTHE, rotation), rotate(k_BTKE, rotation)
-        y_BHTE = _attend(q_BTHE.transpose(1, 2), k_BTKE.transpose(1, 2), v_BTKE.transpose(1, 2))
+        y_BHTE = _attend(q_BTHE.transpose(1, 2), k_BTKE.transpose(1, 2), v_BTKE.transpose(1, 2), mask_TT)
         y: Tensor = self.wo(y_BHTE.transpose(1, 2).flatten(2))
         return y
 
 
-def _attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
-    """Causal attention, scaled by 1 / sqrt(E)."""
-    is_grouped = q_BHTE.shape[1] != k_BKTE.shape[1]
+def window_mask(num_tokens: int, window: int, device: torch.device) -> Tensor | None:
+    """[T, T]: whether a query, the row, sees a key; None where a window hides nothing that is not hidden anyway.
+
+    >>> window_mask(3, 2, torch.device("cpu")).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    if not 0 < window < num_tokens:
+        return None
+    all_TT = torch.ones((num_tokens, num_tokens), dtype=torch.bool, device=device)
+    return all_TT.tril().triu(1 - window)
+
+
+def _attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, mask_TT: Tensor | None) -> Tensor:
+    """Attention, causal without a mask, scaled by 1 / sqrt(E)."""
+    attend = partial(
+        functional.scaled_dot_product_attention,
+        attn_mask=mask_TT,
+        is_causal=mask_TT is None,
+        enable_gqa=q_BHTE.shape[1] != k_BKTE.shape[1],
+    )
     if not _is_faster_in_fp32(q_BHTE):
-        return functional.scaled_dot_product_attention(
-            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=is_grouped
-        )
+        return attend(q_BHTE, k_BKTE, v_BKTE)
     with torch.autocast("cpu", enabled=False):
-        return functional.scaled_dot_product_attention(
-            q_BHTE.float(), k_BKTE.float(), v_BKTE.float(), is_causal=True, enable_gqa=is_grouped
-        )
+        return attend(q_BHTE.float(), k_BKTE.float(), v_BKTE.float())
 
 
 def _is_faster_in_fp32(q_BHTE: Tensor) -> bool:
@@ -275,7 +333,7 @@ def rotate(x_BTHE: Tensor, rotation: Tensor) -> Tensor:
 
 
 def _norm(network: Network, size: int) -> nn.Module:
-    norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else nn.RMSNorm
+    norm = nn.LayerNorm if network.norm is Norm.LAYERNORM else RmsNorm
     return norm(size, eps=network.norm_eps)
 
 

@@ -76,28 +76,27 @@ class EpochTransport:
         with self._waiting("all_to_all", members):
             self._groups[members].all_to_all(found, flat, output_splits=received, input_splits=sent)
 
-    def send(self, target: int, tensor: Tensor, tag: int) -> "Sending":
+    def send(self, target: int, tensor: Tensor, tag: int) -> "Message":
         """See Transport."""
         waiting = self._waiting("send", (self._all.rank, target))
-        return Sending(self._all.send(tensor, target, tag), self._waiter, waiting)
+        return Message(self._all.send(tensor, target, tag), self._waiter, waiting)
 
-    def receive(self, source: int, found: Tensor, tag: int) -> None:
+    def receive(self, source: int, found: Tensor, tag: int) -> "Message":
         """See Transport."""
-        with self._waiting("receive", (source, self._all.rank)):
-            work = self._all.receive(found, source, tag)
-            self._waiter.wait_for(work.wait)
+        waiting = self._waiting("receive", (source, self._all.rank))
+        return Message(self._all.receive(found, source, tag), self._waiter, waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """A message on its way."""
+class Message:
+    """A message on its way, to another rank or from one."""
 
     work: Any
     waiter: "_Waiter"
     waiting: AbstractContextManager[None]
 
     def wait(self) -> None:
-        """Until it has left."""
+        """Until it has left, or arrived."""
         with self.waiting:
             self.waiter.wait_for(self.work.wait)
 

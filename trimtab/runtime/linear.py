@@ -20,10 +20,30 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     bits differ from those of torch's own, by the order of addition; they do not depend on addresses or on
     what ran before.
     """
-    if _HAS_FAST_PRODUCT and x.dtype is torch.float32 and x.device.type == "cpu" and not _is_autocast():
+    if takes_fast_product(x):
         y: Tensor = _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return y
     return functional.linear(x, weight, bias)
+
+
+def takes_fast_product(x: Tensor) -> bool:
+    """Whether ``linear`` of such an ``x`` goes through oneDNN."""
+    return _HAS_FAST_PRODUCT and x.dtype is torch.float32 and x.device.type == "cpu" and not _is_autocast()
+
+
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``linear`` of what takes the fast product, without a graph."""
+    return _product(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+
+
+def fast_linear_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, *, is_biased: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of ``x``, ``weight`` and the bias from that of ``fast_linear``: the bits that autograd gets."""
+    grad_rows = grad.reshape(-1, grad.shape[-1])
+    grad_x = _grad_x(grad_rows, weight).view(*grad.shape[:-1], -1)
+    grad_weight = _grad_weight(grad_rows, x.reshape(-1, x.shape[-1]))
+    return grad_x, grad_weight, grad_rows.sum(0) if is_biased else None
 
 
 class Linear(nn.Linear):
@@ -43,10 +63,9 @@ class Linear(nn.Linear):
 class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x_rows = x.reshape(-1, x.shape[-1])
-        ctx.save_for_backward(x_rows, weight)
+        ctx.save_for_backward(x.reshape(-1, x.shape[-1]), weight)
         ctx.has_bias = bias is not None
-        return _product(x_rows, weight, bias).view(*x.shape[:-1], -1)
+        return fast_linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -54,15 +73,23 @@ class _OneDnnLinear(torch.autograd.Function):
         x_rows, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         grad_rows = grad.reshape(-1, grad.shape[-1])
-        grad_x = _product(grad_rows, weight.t()).view(*grad.shape[:-1], -1) if needs_x else None
-        grad_weight = _product(grad_rows.t(), x_rows.t()) if needs_weight else None
+        grad_x = _grad_x(grad_rows, weight).view(*grad.shape[:-1], -1) if needs_x else None
+        grad_weight = _grad_weight(grad_rows, x_rows) if needs_weight else None
         grad_bias = grad_rows.sum(0) if ctx.has_bias and needs_bias else None
         return grad_x, grad_weight, grad_bias
 
 
+def _grad_x(grad_rows: Tensor, weight: Tensor) -> Tensor:
+    return _product(grad_rows, weight.t())
+
+
+def _grad_weight(grad_rows: Tensor, x_rows: Tensor) -> Tensor:
+    return _product(grad_rows.t(), x_rows.t())
+
+
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # What torch's compiler emits for a linear layer on a CPU: private to torch, pinned by tests.
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
     return y
 
 

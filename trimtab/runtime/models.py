@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.catalog import Network
-from trimtab.runtime.decoder import Decoder, token_loss_sum
+from trimtab.runtime.decoder import Decoder, GradientSum, token_loss_sum
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.weights.reading import Weights
 from trimtab.terms import ComputeType, InputError
@@ -40,6 +40,15 @@ class Model(Protocol):
 
         Runs under autocast where the run computes in bf16. Without a target: 0, and gradients of zero.
         """
+
+    def begin_share(self) -> None:
+        """Backward passes from here on are of one share, and may leave gradients elsewhere than in the parameters.
+
+        What those of a share that was broken off have left is forgotten.
+        """
+
+    def end_share(self) -> None:
+        """All backward passes of a share have run: what they have left elsewhere joins the parameters' gradients."""
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Every parameter once, tied ones under the name that comes first, frozen ones included."""
@@ -82,7 +91,11 @@ def build_model(
 
 
 class PresetModel:
-    """A network of the catalog; see Model."""
+    """A network of the catalog; see Model.
+
+    What head and embedding add to a matrix that they share is added up apart over a share, and put together at its end:
+    the order of ranks of a pipeline, which have one of the two each.
+    """
 
     def __init__(self, decoder: Decoder, compute: ComputeType) -> None:
         self.module = decoder
@@ -92,6 +105,16 @@ class PresetModel:
         """See Model."""
         with _autocast(self._compute, tokens_BT.device):
             return token_loss_sum(self.module(tokens_BT), targets_BT)
+
+    def begin_share(self) -> None:
+        """See Model."""
+        self.module.head_gradient = GradientSum() if self.module.network.tied else None
+
+    def end_share(self) -> None:
+        """See Model."""
+        if self.module.head_gradient is not None:
+            self.module.head_gradient.add_to(self.module.embedding.weight)
+        self.module.head_gradient = None
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """See Model."""
@@ -128,6 +151,12 @@ class UserModel:
             f" [{tokens_BT.shape[0]}, {tokens_BT.shape[1]}, vocab] or (sum of token losses, number of targets).\n"
             "  A mean will not do: return its sum and what it was divided by."
         )
+
+    def begin_share(self) -> None:
+        """See Model; all gradients stand in the parameters."""
+
+    def end_share(self) -> None:
+        """See Model."""
 
     def logical_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """See Model."""

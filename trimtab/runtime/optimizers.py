@@ -11,9 +11,28 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 FUSED_DEVICES = ("cpu", "cuda")
 """Devices that have fused kernels of optimizers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vector:
+    """What one step changes.
+
+    Args:
+        weights: Flat fp32, written in place.
+        gradient: Of the same shape.
+        states: In the order of their names, written in place.
+        count: Steps so far [], of optimizers that count; written in place.
+    """
+
+    weights: Tensor
+    gradient: Tensor
+    states: Sequence[Tensor]
+    count: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +54,27 @@ class AdamW:
         """Torch's optimizer over parameter groups that carry their own weight decay."""
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
 
+    def apply(self, vector: Vector, *, decay: float, lr: float, fused: bool) -> None:
+        """One step of one vector by itself, without the bookkeeping of an optimizer; the bits are the same."""
+        first, second = vector.states
+        assert vector.count is not None, "Adam counts steps"
+        adamw(
+            [vector.weights],
+            [vector.gradient],
+            [first],
+            [second],
+            [],
+            [vector.count],
+            fused=fused,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=lr,
+            weight_decay=decay,
+            eps=self.eps,
+            maximize=False,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sgd:
@@ -55,6 +95,21 @@ class Sgd:
         """Torch's optimizer over parameter groups that carry their own weight decay."""
         return torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused
+        )
+
+    def apply(self, vector: Vector, *, decay: float, lr: float, fused: bool) -> None:
+        """See AdamW."""
+        sgd(
+            [vector.weights],
+            [vector.gradient],
+            list(vector.states),
+            fused=fused,
+            weight_decay=decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
         )
 
 

@@ -86,6 +86,11 @@ class KeyedRandom:
         return self._generator
 
 
+def draw_mask(mask: Tensor, p: float, generator: torch.Generator) -> Tensor:
+    """``mask``, filled with 0 at probability ``p`` and with 1 / (1 - p) elsewhere."""
+    return mask.bernoulli_(1.0 - p, generator=generator).div_(1.0 - p)
+
+
 class KeyedDropout(nn.Module):
     """Dropout whose mask is keyed; the identity in evaluation and at probability 0.
 
@@ -107,8 +112,7 @@ class KeyedDropout(nn.Module):
         if self.p == 0.0 or not self.training:
             return x
         generator = self._keyed.generator(self.layer)
-        mask = torch.empty_like(x).bernoulli_(1.0 - self.p, generator=generator).div_(1.0 - self.p)
-        return x * mask
+        return x * draw_mask(torch.empty_like(x), self.p, generator)
 
     def extra_repr(self) -> str:
         """What ``print(module)`` shows."""

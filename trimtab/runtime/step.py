@@ -247,6 +247,8 @@ class StepRunner:
         tail = leaf[self._state.num_elements : self._length]
         tail.zero_()
         self._state.drop_gradients()
+        if self._model is not None:
+            self._model.begin_share()
         num_parts = self._rules.num_shares or self._group_size()
         first, end = part_of(self._rules.batch, num_parts, share)
         outer = self._recorder.switch(Clock.INPUT_WAIT)
@@ -266,6 +268,8 @@ class StepRunner:
             tail[NUM_TARGETS] += computed.targets
             self.work.tokens += computed.tokens
             self.work.targets += computed.targets
+        if self._model is not None:
+            self._model.end_share()
         self._faults.slow_down(step, time.perf_counter() - started)
         self._faults.in_timer(Clock.COMPUTE, step)
         self._faults.at_phase(Phase.COMPUTE, step)

@@ -15,7 +15,7 @@ def run(trimtab: Trimtab, strategy: str, devices: int, *more: str, check: int = 
     """The tiny job with a strategy, saved every four steps."""
     return trimtab(
         "run", "tiny.yaml", "--json", "--set", f'parallelism="{strategy}"', "--set", f"orchestration.devices={devices}",
-        "--set", "model.dropout=0", "--set", "fault_tolerance.checkpoint.every=4", *more, check=check,
+        "--set", "fault_tolerance.checkpoint.every=4", *more, check=check,
     )  # fmt: skip
 
 
@@ -29,6 +29,12 @@ def assert_same(ran: Ran, reference: Ran) -> None:
     assert ran.document["state"] == "done"
     for key in ("weights_sha256", "loss", "eval_loss", "steps"):
         assert ran.document[key] == reference.document[key], key
+
+
+def test_a_plan_has_the_bits_of_plain_replicas(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """Dropout, a tied matrix on two stages, two microbatches a share: masks and orders of addition are those of no layout."""
+    plain = trimtab("run", "tiny.yaml", "--json", "--set", "orchestration.devices=2")
+    assert_same(plain, undisturbed)
 
 
 def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, undisturbed: Ran) -> None:

@@ -36,6 +36,12 @@ ROTARY: dict[str, Any] = {
 }
 """RMS norms, rotated and normalised queries and keys, heads that share keys, a gate."""
 
+WINDOWED: dict[str, Any] = {**ROTARY, "window": 6, "full_layers": 1}
+"""The same under a window, shorter than most pieces of a sample are long, in all layers but the first."""
+
+DROPPING: dict[str, Any] = {**LEARNED, "dropout": 0.3}
+"""LEARNED with masks."""
+
 EXPERTS: dict[str, Any] = {**ROTARY, "experts": 4, "top_k": 2}
 
 _MACHINE = Machine(num_devices=8, cores=8, memory_bytes=64 * 2**30)

@@ -1,5 +1,7 @@
 """Is attention on pieces the attention of whole samples?"""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,14 +33,33 @@ def _qkv() -> list[torch.Tensor]:
 WHOLE = _where(Run(0, LENGTH, LENGTH), Run(0, LENGTH, LENGTH))
 
 
+def _windowed(where: Where, window: int | None) -> Where:
+    return replace(where, window=window)
+
+
+@pytest.mark.parametrize("window", [1, 5, LENGTH])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    """A key too many or too few at the far end changes every output a little, and no shape."""
+    attention = Attention(_network(positions="rotary"))
+    q, k, v = _qkv()
+    found = attention(q, k, v, _windowed(WHOLE, window))
+    for query in range(LENGTH):
+        seen = Run(max(0, query - window + 1), min(window, query + 1), min(window, query + 1))
+        alone = _where(Run(query, 1, 1), seen)
+        keys = slice(seen.start, seen.start + seen.length)
+        expected = attention(q[:, query : query + 1], k[:, keys], v[:, keys], alone)
+        torch.testing.assert_close(found[:, query : query + 1], expected)
+
+
+@pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_cut_queries_see_what_whole_samples_see(positions: str) -> None:
+def test_cut_queries_see_what_whole_samples_see(positions: str, window: int | None) -> None:
     """A query that counts positions from its own piece would see the wrong keys, rotated wrongly."""
     attention = Attention(_network(positions=positions))
     q, k, v = _qkv()
-    whole = attention(q, k, v, WHOLE)
+    whole = attention(q, k, v, _windowed(WHOLE, window))
     for start in (0, 4, 8):
-        piece = _where(Run(start, 4, 4), Run(0, LENGTH, LENGTH))
+        piece = _windowed(_where(Run(start, 4, 4), Run(0, LENGTH, LENGTH)), window)
         found = attention(q[:, start : start + 4], k, v, piece)
         torch.testing.assert_close(found, whole[:, start : start + 4])
 
@@ -52,35 +73,37 @@ def test_cut_heads_take_their_own_keys() -> None:
     torch.testing.assert_close(attention(q[..., 16:], k[..., 8:], v[..., 8:], right), whole[..., 16:])
 
 
-def test_running_attention_is_attention_in_any_order() -> None:
+@pytest.mark.parametrize("window", [None, 3])
+def test_running_attention_is_attention_in_any_order(window: int | None) -> None:
     """Keys arrive around a ring: last ones first for some ranks, and some that a query may not see at all."""
     attention = Attention(_network())
     q, k, v = _qkv()
-    where = _where(Run(4, 4, 4), Run(0, LENGTH, LENGTH))
+    where = _windowed(_where(Run(4, 4, 4), Run(0, LENGTH, LENGTH)), window)
     expected = attention(q[:, 4:8], k, v, where)
     q_BHSE, k_BKUE, v_BKUE = attention.by_head(q[:, 4:8], k, v, where)
     shared = attention.shared_heads(where)
     running = Running.nothing(q_BHSE)
     for start in (8, 4, 0):
         piece = slice(start, start + 4)
-        mask = visible(where.queries, Run(start, 4, 4))
+        mask = visible(where.queries, Run(start, 4, 4), window)
         running.see(q_BHSE, k_BKUE[:, shared, piece], v_BKUE[:, shared, piece], mask)
     found, _ = running.finished()
     torch.testing.assert_close(found.transpose(1, 2).flatten(2), expected)
 
 
-def test_gradients_of_keys_in_pieces_are_those_of_autograd() -> None:
+@pytest.mark.parametrize("window", [None, 4])
+def test_gradients_of_keys_in_pieces_are_those_of_autograd(window: int | None) -> None:
     """Each rank adds its part to gradients that travel on: a wrong part is a wrong key for everyone."""
     attention = Attention(_network())
     q, k, v = (tensor.requires_grad_() for tensor in _qkv())
-    output = attention(q, k, v, WHOLE)
+    output = attention(q, k, v, _windowed(WHOLE, window))
     gradient = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
     expected = torch.autograd.grad(output, [q, k, v], gradient)
     q_BHSE, k_BKUE, v_BKUE = (x.detach() for x in attention.by_head(q, k, v, WHOLE))
     shared = attention.shared_heads(WHOLE)
     gradient_BHSE = gradient.unflatten(-1, (4, 8)).transpose(1, 2)
     running = Running.nothing(q_BHSE)
-    running.see(q_BHSE, k_BKUE[:, shared], v_BKUE[:, shared], visible(WHOLE.queries, WHOLE.keys))
+    running.see(q_BHSE, k_BKUE[:, shared], v_BKUE[:, shared], visible(WHOLE.queries, WHOLE.keys, window))
     outputs, log_sums = running.finished()
     of_q = torch.zeros_like(q_BHSE)
     for start in (0, 6):
@@ -92,7 +115,7 @@ def test_gradients_of_keys_in_pieces_are_those_of_autograd() -> None:
             q_BHSE,
             k_BKUE[:, shared, piece],
             v_BKUE[:, shared, piece],
-            visible(WHOLE.queries, Run(start, 6, 6)),
+            visible(WHOLE.queries, Run(start, 6, 6), window),
         )
         of_q += parts[0]
         of_v = parts[2].unflatten(1, (2, 2)).sum(2).transpose(1, 2).flatten(2)

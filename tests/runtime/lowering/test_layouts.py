@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, question, small_plan
+from tests.runtime.lowering.small_plans import (
+    DROPPING,
+    EXPERTS,
+    LEARNED,
+    ROTARY,
+    WINDOWED,
+    question,
+    small_plan,
+)
 from trimtab.runtime.lowering import Crew, verify
 
 pytestmark = pytest.mark.process
@@ -15,12 +23,12 @@ SEQUENCE_PARALLEL = "SPLIT sequence OF activations WHERE kind IN ('norm', 'resid
 Layout = tuple[int, str, dict[str, Any], dict[str, Any]]
 
 FAST: dict[str, Layout] = {
-    "dp, three ranks and four shares": (3, "MESH dp 3", LEARNED, {"shares": 4}),
+    "dp, three ranks and four shares": (3, "MESH dp 3", DROPPING, {"shares": 4}),
     "zero 1, tree": (2, "MESH dp 2\nSTORE states OVER dp\nREDUCE grads OVER dp USING ring", ROTARY, {}),
     "zero 3, recomputed": (
         4,
         "MESH dp 4\nSTORE params, grads, states OVER dp\nRECOMPUTE activations WHERE layer % 2 = 0",
-        LEARNED,
+        DROPPING,
         {},
     ),
     "hsdp, hierarchical": (
@@ -33,15 +41,26 @@ FAST: dict[str, Layout] = {
     "tp and sequence parallel": (
         4,
         f"MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}",
-        LEARNED,
+        DROPPING,
         {},
     ),
-    "context by ulysses": (4, "MESH dp 2, cp 2\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
-    "context by ring": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", ROTARY, {}),
+    "context by ulysses, a window": (
+        4,
+        "MESH dp 2, cp 2\nSPLIT sequence OVER cp USING ulysses",
+        WINDOWED,
+        {},
+    ),
+    "context by ring, a window": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", WINDOWED, {}),
+    "gathered keys, a window": (
+        2,
+        "MESH cp 2\nSPLIT sequence OVER cp USING allgather",
+        {**WINDOWED, "dropout": 0.2},
+        {},
+    ),
     "experts beside data": (
         4,
         "MESH dp 2, ep 2\nSPLIT batch OVER dp, ep\nSPLIT experts OVER ep",
-        EXPERTS,
+        {**EXPERTS, "dropout": 0.2},
         {},
     ),
     "1f1b, a tied matrix on two stages": (
@@ -50,19 +69,19 @@ FAST: dict[str, Layout] = {
         LEARNED,
         {},
     ),
-    "zbv": (2, "MESH pp 2\nSPLIT layers OVER pp USING zbv MICROBATCHES 4", LEARNED, {}),
+    "zbv": (2, "MESH pp 2\nSPLIT layers OVER pp USING zbv MICROBATCHES 4", DROPPING, {}),
     "diloco": (
         4,
         "MESH site 2, dp 2\nSPLIT batch OVER site, dp\nREDUCE grads OVER dp\n"
         "AVERAGE params OVER site EVERY 2 STEPS USING nesterov(0.9)",
-        LEARNED,
+        DROPPING,
         {},
     ),
     "stages, data and tensors": (
         8,
         "MESH pp 2, dp 2, tp 2\nSPLIT layers OVER pp USING interleaved_1f1b(2) MICROBATCHES 4\n"
         f"SPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}\nSTORE states OVER dp",
-        LEARNED,
+        DROPPING,
         {},
     ),
 }
@@ -141,12 +160,25 @@ SLOW: dict[str, Layout] = {
         2,
         "MESH tp 2\nSPLIT heads, mlp OVER tp\n"
         "SPLIT embed OF activations WHERE kind = 'residual' AND layer >= 0 OVER tp",
-        LEARNED,
+        DROPPING,
         {},
     ),
     "ulysses": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ulysses", ROTARY, {}),
     "gathered keys": (4, "MESH cp 4\nSPLIT sequence OVER cp USING allgather", LEARNED, {}),
     "ring of keys": (8, "MESH cp 8\nSPLIT sequence OVER cp USING ring", LEARNED, {}),
+    "ring of four, everything seen": (4, "MESH cp 4\nSPLIT sequence OVER cp USING ring", ROTARY, {}),
+    "a window in tensors": (
+        4,
+        f"MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}\nRECOMPUTE activations",
+        {**LEARNED, "window": 5},
+        {},
+    ),
+    "a ring in tensors, a window": (
+        4,
+        "MESH cp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nSPLIT sequence OVER cp USING ring",
+        WINDOWED,
+        {},
+    ),
     "ring of keys, recomputed": (
         2,
         "MESH cp 2\nSPLIT sequence OVER cp USING ring\nRECOMPUTE activations",

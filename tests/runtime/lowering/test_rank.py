@@ -5,22 +5,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.lowering.small_plans import LEARNED, ROTARY, small_plan
+from tests.runtime.lowering.small_plans import DROPPING, LEARNED, ROTARY, WINDOWED, small_plan
 from trimtab.plan.program import Operator
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
 from trimtab.runtime.lowering.blocks import Observer, Scope
-from trimtab.runtime.lowering.rank import refuse_unlowerable
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import Sgd
 from trimtab.runtime.random_keys import KeyedRandom
-from trimtab.terms import InputError
 
 RULES = Rules(optimizer=Sgd(lr=0.5), learning_rate=lambda _: 0.5, clip=None)
 
 
-@pytest.mark.parametrize("fields", [LEARNED, ROTARY])
+@pytest.mark.parametrize("fields", [LEARNED, ROTARY, WINDOWED])
 def test_is_the_decoder(fields: dict[str, Any]) -> None:
     """The interpreter of plans and the decoder are two implementations of one mathematics."""
     plan = small_plan("", 1, batch=4, microbatch=2, **fields)
@@ -88,9 +86,13 @@ def test_rows_without_a_share_predict_nothing() -> None:
     assert sum(int((some != -100).sum()) for _, some in microbatches) == int((targets != -100).sum())
 
 
-@pytest.mark.parametrize(("field", "value"), [("dropout", 0.1), ("window", 4)])
-def test_refuses_what_it_cannot_compute(field: str, value: float) -> None:
-    """Another computation than the one asked for would be silent."""
-    plan = small_plan("", 1, **{**LEARNED, field: value})
-    with pytest.raises(InputError, match=field):
-        refuse_unlowerable(plan.network)
+def test_evaluation_drops_nothing() -> None:
+    """A loss of the held-out split under masks is too high, and another one each time."""
+    plan = small_plan("", 1, batch=2, **DROPPING)
+    rank = Rank(plan, 0, Wires(0, 1), RULES, seed=5)
+    tokens, targets = ragged_batch(plan, 0, 0)
+    (microbatch, *_) = microbatches_of(plan.work, tokens, targets)
+    decoder = Decoder(plan.network, KeyedRandom()).eval()
+    decoder.fill(lambda name: rank.stored[name])
+    expected, _ = token_loss_sum(decoder(microbatch[0]), microbatch[1])
+    assert rank.score(microbatch) == pytest.approx(float(expected.detach()), rel=1e-6)

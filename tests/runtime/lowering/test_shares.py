@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.lowering.small_plans import LEARNED, ROTARY, small_plan
+from tests.runtime.lowering.small_plans import DROPPING, ROTARY, small_plan
 from trimtab.plan.physical import Plan
 from trimtab.runtime.lowering import Crew, Outcome, Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
@@ -38,7 +38,7 @@ LAYOUTS = {
     "computed again": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations"),
     "another route": (4, "MESH dp 4\nREDUCE grads OVER dp USING tree"),
 }
-NETWORKS: Mapping[str, dict[str, Any]] = {"learned": LEARNED, "rotary": ROTARY}
+NETWORKS: Mapping[str, dict[str, Any]] = {"learned": DROPPING, "rotary": ROTARY}
 
 Piece = tuple[torch.Tensor, Extent]
 

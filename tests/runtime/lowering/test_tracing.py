@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.plan.random_plans import Spoiling, random_job, spoil
-from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, small_plan
+from tests.runtime.lowering.small_plans import DROPPING, EXPERTS, LEARNED, ROTARY, WINDOWED, small_plan
 from trimtab.app.compiling import compiled
 from trimtab.app.machines import MachineFacts
 from trimtab.cost.explanation.tracing import TraceFacts
@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
     "zero 3, recomputed, odd": (
         24,
         "MESH dp 24\nSTORE params, grads, states OVER dp\nRECOMPUTE activations WHERE layer % 2 = 0",
-        LEARNED,
+        DROPPING,
         {"batch": 48},
     ),
     "hsdp in bf16": (
@@ -77,7 +77,7 @@ CASES: dict[str, Case] = {
         {"batch": 256},
     ),
     "context by ulysses": (16, "MESH dp 2, cp 8\nSPLIT sequence OVER cp USING ulysses", WIDE, {}),
-    "context by gathered keys": (16, "MESH dp 2, cp 8\nSPLIT sequence OVER cp USING allgather", ROTARY, {}),
+    "context by gathered keys": (16, "MESH dp 2, cp 8\nSPLIT sequence OVER cp USING allgather", WINDOWED, {}),
     "context by rings, recomputed": (
         64,
         "MESH dp 2, cp 4, tp 8\nSPLIT sequence OVER cp USING ring\nSPLIT heads, mlp, vocab OVER tp\n"

@@ -69,6 +69,13 @@ DENSE: dict[str, dict[str, Any]] = {
     "qwen2": SIZES,
     "qwen3": {**SIZES, "head_dim": 16},
     "mistral": {**SIZES, "head_dim": 16, "sliding_window": SEQUENCE},
+    "mistral with a window": {**SIZES, "head_dim": 16, "sliding_window": 5},
+    "qwen2 with a window in one layer": {
+        **SIZES,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+    },
 }
 SPARSE: dict[str, dict[str, Any]] = {
     "mixtral": {**SIZES, **EXPERTS, "num_local_experts": 4},

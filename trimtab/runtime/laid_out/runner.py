@@ -122,7 +122,7 @@ class LaidOutRunner:
         microbatches = self._microbatches(step)
         with self._recorder.within(Clock.COMPUTE):
             started = time.perf_counter()
-            computed = self._rank.compute(microbatches, between=self._between)
+            computed = self._rank.compute(microbatches, step, between=self._between)
             self._faults.slow_down(step, time.perf_counter() - started)
             self._faults.in_timer(Clock.COMPUTE, step)
             self._faults.at_phase(Phase.COMPUTE, step)

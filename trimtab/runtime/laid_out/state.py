@@ -204,7 +204,7 @@ class LaidOutState:
             if rank == own:
                 piece = self._piece(held).float()
             else:
-                transport.receive(rank, piece, tag)
+                transport.receive(rank, piece, tag).wait()
             pieces.append((piece.view(extent.shape), extent))
         return assemble(list(_unstored(pieces)), Extent.of(held.parameter.shape))
 

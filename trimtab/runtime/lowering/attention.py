@@ -4,6 +4,7 @@ Shapes: B samples, S queries, U keys, H query heads, K key and value heads, E he
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,17 +23,20 @@ class Where:
     Args:
         queries, keys: Positions in the sample.
         heads, kv_heads: Elements of the dims that hold the heads.
+        window: Tokens that a query sees, its own included; None: all before it.
     """
 
     queries: Run
     keys: Run
     heads: Run
     kv_heads: Run
+    window: int | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether queries and keys are the same positions, from the first on."""
-        return self.queries == self.keys and self.queries.start == 0
+        """Whether queries and keys are the same positions, from the first on, and nothing is out of sight."""
+        is_all = self.queries == self.keys and self.queries.start == 0
+        return is_all and (self.window is None or self.window >= self.keys.length)
 
 
 class Attention:
@@ -50,12 +54,14 @@ class Attention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
         """[B, S, H E], [B, U, K E], [B, U, K E] -> [B, S, H E]; U must reach to each query's own position."""
         q_BHSE, k_BKUE, v_BKUE = self.by_head(q, k, v, where)
-        k_BHUE, v_BHUE = (self._for_queries(x, where) for x in (k_BKUE, v_BKUE))
-        if where.is_whole:
-            y_BHSE = functional.scaled_dot_product_attention(q_BHSE, k_BHUE, v_BHUE, is_causal=True)
-        else:
-            mask_SU = visible(where.queries, where.keys)
-            y_BHSE = functional.scaled_dot_product_attention(q_BHSE, k_BHUE, v_BHUE, attn_mask=mask_SU)
+        mask_SU = None if where.is_whole else visible(where.queries, where.keys, where.window)
+        heads = self.shared_heads(where)
+        is_grouped = heads != list(range(k_BKUE.shape[1]))
+        if is_grouped and not _repeats(heads, k_BKUE.shape[1]):
+            k_BKUE, v_BKUE, is_grouped = k_BKUE[:, heads], v_BKUE[:, heads], False
+        y_BHSE = functional.scaled_dot_product_attention(
+            q_BHSE, k_BKUE, v_BKUE, attn_mask=mask_SU, is_causal=mask_SU is None, enable_gqa=is_grouped
+        )
         return y_BHSE.transpose(1, 2).flatten(2)
 
     def by_head(self, q: Tensor, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,13 +76,6 @@ class Attention:
         assert self._rotation is not None, "positions are rotary"
         return rotate(x_BTHE, self._rotation[:, positions.start : positions.start + positions.length])
 
-    def _for_queries(self, x_BKUE: Tensor, where: Where) -> Tensor:
-        """For each query head its key or value head: neighbours share one."""
-        heads = self.shared_heads(where)
-        if heads == list(range(x_BKUE.shape[1])):
-            return x_BKUE
-        return x_BKUE[:, heads]
-
     def shared_heads(self, where: Where) -> list[int]:
         """For each query head the place of its key head among those that the rank has."""
         network, size = self._network, self._network.head_size
@@ -85,11 +84,18 @@ class Attention:
         return [(first + head) // shared - kv_first for head in range(where.heads.length // size)]
 
 
-def visible(queries: Run, keys: Run) -> Tensor:
-    """[S, U]: whether a query sees a key."""
+def _repeats(heads: Sequence[int], kv_heads: int) -> bool:
+    """Whether each key head in turn serves as many query heads, as torch's grouped attention has it."""
+    each = len(heads) // kv_heads
+    return list(heads) == [head for head in range(kv_heads) for _ in range(each)]
+
+
+def visible(queries: Run, keys: Run, window: int | None = None) -> Tensor:
+    """[S, U]: whether a query sees a key: one at its own position or before it, and inside its window."""
     at_S = torch.arange(queries.start, queries.start + queries.length)
     at_U = torch.arange(keys.start, keys.start + keys.length)
-    return at_U[None, :] <= at_S[:, None]
+    behind_SU = at_S[:, None] - at_U[None, :]
+    return behind_SU >= 0 if window is None else (behind_SU >= 0) & (behind_SU < window)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,21 +11,41 @@ from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
-from trimtab.runtime.lowering.collectives import Collectives, Gathering, Members
+from trimtab.runtime.lowering.closed_forms import ClosedTape
+from trimtab.runtime.lowering.collectives import Collect, Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
+from trimtab.runtime.lowering.homes import Homes
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Site
-from trimtab.runtime.lowering.tape import Tape, record
+from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
+_DROPS = (OperatorKind.DROP, OperatorKind.DROP_GRAD)
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
+
+_OWN = frozenset(
+    {
+        OperatorKind.EMBED,
+        OperatorKind.LINEAR,
+        OperatorKind.LINEAR_GRAD,
+        OperatorKind.SUM,
+        OperatorKind.VOCAB_MAX,
+        OperatorKind.VOCAB_SUMS,
+    }
+)
+"""Operators whose outputs share no storage with other values and are not saved by their tapes."""
+
+_GRADIENTS = ("acc:", "tied:")
+"""Values of the update that are sums over the rank's microbatches."""
 
 TapeKey = tuple[OperatorKind, tuple[str, ...]]
 """A forward operator of a block: no two have kind and parameters in common."""
@@ -38,6 +59,7 @@ class Scope:
         site: The block at work; None for the update.
         microbatch: Counted from 0; of the update 0.
         phase: Of the step.
+        step: Of the run, whose masks are drawn; None in evaluation, where nothing is dropped, and in the update.
         values: Declared types.
         tensors: What the rank has, by name.
         parameters: As operators take them, by name in the block.
@@ -52,8 +74,9 @@ class Scope:
     phase: Phase
     values: Mapping[str, Value]
     tensors: dict[str, Tensor]
+    step: int | None = None
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    tapes: dict[TapeKey, Tape | RingTape] = field(default_factory=dict)
+    tapes: dict[TapeKey, Tape | ClosedTape | RingTape] = field(default_factory=dict)
     added_up: dict[str, Tensor] = field(default_factory=dict)
     leaves: dict[str, Leaves] = field(default_factory=dict)
     scattered: dict[str, dict[int, Tensor]] = field(default_factory=dict)
@@ -77,9 +100,13 @@ class Observer:
 class OperatorRunner:
     """Runs operators on one rank.
 
+    What an operator needs and what does not change from run to run (extents, types, groups, what it computes) is looked
+    up when it runs at a site for the first time.
+
     Args:
         plan: Whose they are.
         collectives: Of the rank.
+        masks: Of the plan's dropout.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
         observe: Looks at every operator.
@@ -90,18 +117,22 @@ class OperatorRunner:
         plan: Plan,
         collectives: Collectives,
         *,
+        masks: Masks,
         sums: ShareSums | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._plan = plan
+        self._masks = masks
         self._sums = sums
         self._collectives = collectives
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
+        self._homes = Homes(plan, collectives.layouts, collectives.rank)
         self._turns: dict[str, BlockTurns] = {}
-        self._stays: dict[int, frozenset[str]] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
+        self._programs: dict[tuple[int, int], _Program] = {}
         self._groups = {
             axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
         }
@@ -115,12 +146,21 @@ class OperatorRunner:
         for operator in operators:
             self.run_one(operator, scope)
 
-    def take_turns(self, turns: Iterable[Turn], scope: Scope) -> None:
-        """Operators in order; values that nobody reads any more are let go."""
-        for turn in turns:
-            self.run_one(turn.operator, scope)
-            for name in turn.dead:
-                scope.tensors.pop(name, None)
+    def take_turns(self, turns: Sequence[Turn], scope: Scope) -> None:
+        """Operators of a block in order; values that nobody reads any more are let go."""
+        assert scope.site is not None, "turns are of blocks"
+        key = id(turns), scope.site.index
+        program = self._programs.get(key)
+        if program is None:
+            each = [(self._find(turn.operator, scope), turn.dead) for turn in turns]
+            program = self._programs[key] = _Program(turns, each)
+        tensors = scope.tensors
+        for bound, dead in program.bound:
+            self._make(bound, scope, None)
+            if self._observe is not None:
+                self._observe.made(scope, bound.operator)
+            for name in dead:
+                tensors.pop(name, None)
 
     def turns(self, block: Block) -> BlockTurns:
         """How a block runs."""
@@ -141,11 +181,22 @@ class OperatorRunner:
 
     def make(self, operator: Operator, scope: Scope, members: frozenset[int] | None = None) -> None:
         """As ``run_one``, for who has something to add before the observer looks."""
+        self._make(self._find(operator, scope), scope, members)
+
+    def _find(self, operator: Operator, scope: Scope) -> "_Bound":
+        key = id(operator), scope.site.index if scope.site else -1
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = _Bound(operator, self._bind(operator, scope))
+        return bound
+
+    def _make(self, bound: "_Bound", scope: Scope, members: frozenset[int] | None) -> None:
+        operator, tensors = bound.operator, scope.tensors
         if self._sums is not None and scope.site is not None and self._by_share(operator, scope, self._sums):
             return
         self.begin(scope, operator)
-        outputs = self._outputs(operator, scope, members)
-        scope.tensors.update(zip(operator.outputs, outputs, strict=True))
+        outputs = bound.apply(scope, [tensors[name] for name in operator.inputs], members)
+        tensors.update(zip(operator.outputs, outputs, strict=True))
 
     def begin(self, scope: Scope, operator: Operator) -> None:
         """Tell the observer that an operator is about to run."""
@@ -157,33 +208,33 @@ class OperatorRunner:
         if self._observe is not None:
             self._observe.made(scope, operator)
 
-    def _outputs(self, operator: Operator, scope: Scope, members: frozenset[int] | None) -> Sequence[Tensor]:
-        tensors = [scope.tensors[name] for name in operator.inputs]
+    def _bind(self, operator: Operator, scope: Scope) -> "_Apply":
         kind = operator.kind
         if kind in _RINGS:
-            return self._around(operator, scope, tensors)
+            return partial(self._around, operator)
         if kind in COLLECTIVES:
-            return self._collectives.run(self.gathering(operator, scope, tensors, members))
+            return self._collective(operator)
         if kind is OperatorKind.SLICE:
-            return self._collectives.slice(operator, tensors, scope.values)
+            return lambda scope, tensors, _: self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
-            total = tensors[0] + tensors[1]
-            for tensor in tensors[2:]:
-                total += tensor
-            return [total]
+            home = self._home(operator.outputs[0]) if scope.site is None else None
+            return lambda _, tensors, __: [added(tensors, home)]
         if kind is OperatorKind.ACCUMULATE:
-            return [self._accumulated(operator.outputs[0], tensors[0], scope)]
+            return self._adding(operator, scope)
+        if kind in _DROPS:
+            return partial(self._dropped, operator)
         if kind in UNTAPED:
-            return [computation(kind, self._pieces(operator, scope))(*tensors)]
+            compute = computation(kind, self._pieces(operator, scope))
+            return lambda _, tensors, __: [compute(*tensors)]
         if kind in FORWARD_OF:
-            return self._gradients(operator, scope, tensors[0])
-        return [self._computed(operator, scope, tensors)]
+            return self._gradient(operator, scope)
+        return self._forward(operator, scope)
 
     def _by_share(self, operator: Operator, scope: Scope, sums: ShareSums) -> bool:
         """Where shares stay apart: gradients that ranks give each other, and what microbatches leave."""
         if sums.adds(operator):
             tensors = [scope.tensors[name] for name in operator.inputs]
-            given = sums.scatter(self.gathering(operator, scope, tensors, None), scope.microbatch)
+            given = sums.scatter(self.gathering(operator, scope, None), tensors, scope.microbatch)
             for index, name in enumerate(operator.outputs):
                 scope.scattered[name] = {share: pieces[index] for share, pieces in given.items()}
             return True
@@ -200,65 +251,88 @@ class OperatorRunner:
             leaves[share, 1] = gradient.clone() if before is None else before.add_(gradient)
         return True
 
-    def _accumulated(self, name: str, gradient: Tensor, scope: Scope) -> Tensor:
-        before = scope.added_up.get(name)
-        total = gradient.clone() if before is None else before.add_(gradient)
-        scope.added_up[name] = total
-        return total
-
-    def _computed(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Tensor:
-        parameters = [scope.parameters[name] for name in operator.parameters]
-        names = [*operator.inputs, *(_parameter_key(name) for name in operator.parameters)]
-        compute = computation(operator.kind, self._pieces(operator, scope))
-        output, tape = record(
-            compute, [*tensors, *parameters], names, operator.outputs[0], stays=self._staying(scope)
+    def _dropped(
+        self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+    ) -> Sequence[Tensor]:
+        """An activation or its gradient, by the mask of the activation; the same in evaluation."""
+        (x,) = tensors
+        if scope.step is None:
+            return [x]
+        assert scope.site is not None, "masks are of blocks"
+        value = scope.values[operator.outputs[0]]
+        mask = self._masks.draw(
+            x,
+            self._collectives.extent(value),
+            value.shape,
+            step=scope.step,
+            microbatch=scope.microbatch,
+            layer=scope.site.layer,
+            call=operator.call,
         )
-        scope.tapes[operator.kind, operator.parameters] = tape
-        return output
+        return [x * mask]
 
-    def _staying(self, scope: Scope) -> Callable[[str], bool]:
-        """Which values the backward pass finds again: parameters, what is kept, what is computed again."""
+    def _adding(self, operator: Operator, scope: Scope) -> "_Apply":
+        """The gradient of a microbatch is added to those before it; the first one is put where the sum lies."""
         site = scope.site
-        assert site is not None, "tapes are of blocks"
-        if site.index not in self._stays:
-            again = (name for operator in site.block.recompute for name in operator.outputs)
-            self._stays[site.index] = frozenset((*site.block.kept, *again))
-        found = self._stays[site.index]
-        return lambda name: name in found or name.startswith(_PARAMETER)
+        assert site is not None, "microbatches are of blocks"
+        (name,) = operator.outputs
+        home = self._home(site.added_up(name, self._plan.update.values))
+        is_copied = self._lies_with_others(operator, site)
 
-    def _gradients(self, operator: Operator, scope: Scope, gradient: Tensor) -> list[Tensor]:
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            (gradient,) = tensors
+            total = scope.added_up.get(name)
+            if total is not None:
+                total += gradient
+            elif home is not None:
+                total = home.copy_(gradient)
+            else:
+                total = gradient.clone() if is_copied else gradient
+            scope.added_up[name] = total
+            return [total]
+
+        return apply
+
+    def _lies_with_others(self, operator: Operator, site: Site) -> bool:
+        """Whether a gradient has arrived in one vector with what is let go: as its sum it would keep all of it alive."""
+        backward = site.block.backward
+        maker = next(found for found in backward if operator.inputs[0] in found.outputs)
+        if maker.kind not in COLLECTIVES:
+            return False
+        stays = {found.inputs[0] for found in backward if found.kind is OperatorKind.ACCUMULATE}
+        is_added_to_head = site.index == 0 and self._plan.update.is_tied_at_once
+        return is_added_to_head or not stays.issuperset(maker.outputs)
+
+    def _home(self, name: str) -> Tensor | None:
+        """Where a gradient is added up; shares that stay apart have no common place."""
+        return self._homes.of(name) if self._sums is None else None
+
+    def _forward(self, operator: Operator, scope: Scope) -> "_Apply":
+        applied = Applied(operator, self._pieces(operator, scope), stays=_staying(scope))
+        key = operator.kind, operator.parameters
+
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            parameters = [scope.parameters[name] for name in operator.parameters]
+            output, tape = applied.forward([*tensors, *parameters])
+            scope.tapes[key] = tape
+            return [output]
+
+        return apply
+
+    def _gradient(self, operator: Operator, scope: Scope) -> "_Apply":
         kind = FORWARD_OF[operator.kind]
-        tape = scope.tapes.pop((kind, operator.parameters))
-        assert isinstance(tape, Tape), operator.kind
-        num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1
-        first = 0
-        if kind in _ONLY_PARAMETERS:
-            first = num_inputs = 1
-        wanted = [*range(first, num_inputs), *range(num_inputs, num_inputs + len(operator.parameters))]
-        wanted = wanted[: len(operator.outputs)]
-        forward_value = self._forward_dtype(scope, kind, operator)
-        found = tape.gradients(gradient.to(forward_value), wanted, self._lookup(scope))
-        return [
-            tensor.to(DTYPES[scope.values[name].dtype]).contiguous()
-            for tensor, name in zip(found, operator.outputs, strict=True)
-        ]
+        key = kind, operator.parameters
+        wanted = _wanted(kind, operator)
+        incoming = _forward_dtype(scope, kind, operator)
+        dtypes = [DTYPES[scope.values[name].dtype] for name in operator.outputs]
 
-    def _forward_dtype(self, scope: Scope, kind: OperatorKind, operator: Operator) -> torch.dtype:
-        """Type of the forward operator's output, whose gradient the tape takes."""
-        assert scope.site is not None, "gradients are made in blocks"
-        forward = next(
-            found
-            for found in scope.site.block.forward
-            if found.kind is kind and found.parameters == operator.parameters
-        )
-        return DTYPES[scope.values[forward.outputs[0]].dtype]
+        def apply(scope: Scope, tensors: list[Tensor], _: frozenset[int] | None) -> Sequence[Tensor]:
+            tape = scope.tapes.pop(key)
+            assert not isinstance(tape, RingTape), kind
+            found = tape.gradients(tensors[0].to(incoming), wanted, _lookup(scope))
+            return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 
-    def _lookup(self, scope: Scope) -> Callable[[str], Tensor]:
-        def lookup(name: str) -> Tensor:
-            parameter = name.removeprefix(_PARAMETER)
-            return scope.parameters[parameter] if parameter != name else scope.tensors[name]
-
-        return lookup
+        return apply
 
     def _pieces(self, operator: Operator, scope: Scope) -> Pieces:
         site = scope.site
@@ -273,7 +347,12 @@ class OperatorRunner:
             output=extent(output),
             dtype=DTYPES[output.dtype],
             regions=self._regions.get(site.layer, EVERYTHING) if site.layer is not None else EVERYTHING,
+            window=self._window(site),
         )
+
+    def _window(self, site: Site) -> int | None:
+        """Tokens that a query sees there; None: all before it."""
+        return None if site.layer is None else self._plan.network.window_of(site.layer)
 
     def _parameter_extent(self, name: str) -> Extent:
         parameter = self._plan.parameters[name]
@@ -283,13 +362,21 @@ class OperatorRunner:
 
     # Together.
 
-    def gathering(
-        self,
-        operator: Operator,
-        scope: Scope,
-        tensors: Sequence[Tensor],
-        taking_part: frozenset[int] | None,
-    ) -> Gathering:
+    def _collective(self, operator: Operator) -> "_Apply":
+        # The same operator gathers in two phases, and some sums are of some ranks only.
+        known: dict[tuple[Phase, frozenset[int] | None], Collect] = {}
+
+        def apply(
+            scope: Scope, tensors: list[Tensor], taking_part: frozenset[int] | None
+        ) -> Sequence[Tensor]:
+            key = scope.phase, taking_part
+            if key not in known:
+                known[key] = self._collectives.bind(self.gathering(operator, scope, taking_part))
+            return known[key](tensors)
+
+        return apply
+
+    def gathering(self, operator: Operator, scope: Scope, taking_part: frozenset[int] | None) -> Gathering:
         """A collective with who takes part in it, as ``run_one``."""
         transfer, members = self._group(operator, taking_part)
         what = Sent(
@@ -304,10 +391,24 @@ class OperatorRunner:
             operator=operator,
             transfer=transfer,
             members=members,
-            tensors=tensors,
             values=scope.values,
             what=what,
+            is_last_use=self._is_last_use(operator, scope),
         )
+
+    def _is_last_use(self, operator: Operator, scope: Scope) -> bool:
+        """Whether nobody needs the inputs of a collective but it, so that it may overwrite them."""
+        if scope.site is None:
+            users: Sequence[Operator] = self._plan.update.operators
+            is_own = all(name.startswith(_GRADIENTS) for name in operator.inputs)
+        else:
+            block = scope.site.block
+            users = (*block.gathers, *block.forward, *block.recompute, *block.backward)
+            makers = {name: found.kind for found in users for name in found.outputs}
+            kept = {*block.kept, block.result, block.gradient}
+            is_own = all(makers.get(name) in _OWN and name not in kept for name in operator.inputs)
+        others = {name for found in users if found != operator for name in found.inputs}
+        return is_own and others.isdisjoint(operator.inputs)
 
     def line(self, gathering: Gathering) -> Line:
         """The wires between the members of a collective."""
@@ -327,14 +428,18 @@ class OperatorRunner:
         )
         return transfer, members
 
-    def _around(self, operator: Operator, scope: Scope, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _around(
+        self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
+    ) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""
-        gathering = self.gathering(operator, scope, tensors, None)
+        gathering = self.gathering(operator, scope, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
+        assert scope.site is not None, "attention is computed in blocks"
+        window = self._window(scope.site)
         ring = Ring(
             attention=self._attention,
-            wheres=[where_of(extent(q, member), extent(k, member)) for member in gathering.members],
+            wheres=[where_of(extent(q, member), extent(k, member), window) for member in gathering.members],
             place=gathering.members.index(self._collectives.rank),
             line=self._collectives.wires.line(gathering.what, gathering.members)
             if len(gathering.members) > 1
@@ -353,12 +458,60 @@ class OperatorRunner:
         return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 
 
-_PARAMETER = "parameter "
+_Apply = Callable[[Scope, list[Tensor], frozenset[int] | None], Sequence[Tensor]]
+"""From a scope, the tensors of an operator's inputs and the ranks that take part to its outputs."""
 
 
-def _parameter_key(name: str) -> str:
-    """What a parameter is called beside the values of a block."""
-    return f"{_PARAMETER}{name}"
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """An operator at a site; it is kept so that its id stays its own."""
+
+    operator: Operator
+    apply: _Apply
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Turns of a block at a site, which are kept for the same reason, with what is let go after each."""
+
+    turns: Sequence[Turn]
+    bound: Sequence[tuple[_Bound, Sequence[str]]]
+
+
+def _staying(scope: Scope) -> frozenset[str]:
+    """Values that the backward pass finds again, beside parameters: what is kept, what is computed again."""
+    site = scope.site
+    assert site is not None, "tapes are of blocks"
+    return frozenset((*site.block.kept, *(name for found in site.block.recompute for name in found.outputs)))
+
+
+def _wanted(kind: OperatorKind, operator: Operator) -> list[int]:
+    """Places among the tensors of a forward operator of those whose gradients are made."""
+    num_inputs = 2 if kind is OperatorKind.DISPATCH else len(operator.inputs) - 1
+    first = 0
+    if kind in _ONLY_PARAMETERS:
+        first = num_inputs = 1
+    wanted = range(first, num_inputs + len(operator.parameters))
+    return list(wanted)[: len(operator.outputs)]
+
+
+def _forward_dtype(scope: Scope, kind: OperatorKind, operator: Operator) -> torch.dtype:
+    """Type of the forward operator's output, whose gradient the tape takes."""
+    assert scope.site is not None, "gradients are made in blocks"
+    forward = next(
+        found
+        for found in scope.site.block.forward
+        if found.kind is kind and found.parameters == operator.parameters
+    )
+    return DTYPES[scope.values[forward.outputs[0]].dtype]
+
+
+def _lookup(scope: Scope) -> Callable[[str], Tensor]:
+    def lookup(name: str) -> Tensor:
+        parameter = parameter_of(name)
+        return scope.parameters[parameter] if parameter else scope.tensors[name]
+
+    return lookup
 
 
 def transfers_of(plan: Plan) -> Iterable[Transfer]:

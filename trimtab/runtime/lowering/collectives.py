@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from trimtab.plan.devices import Device
 from trimtab.plan.program import Operator, OperatorKind, Transfer, Value
+from trimtab.runtime.compat import storage_of
 from trimtab.runtime.lowering.compression import Compressor
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble, cut
+from trimtab.runtime.lowering.packing import Rows, in_one
 from trimtab.runtime.lowering.routes import Route
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Sent, Wires
@@ -20,23 +23,23 @@ Members = tuple[int, ...]
 
 @dataclass(kw_only=True, slots=True)
 class Gathering:
-    """One collective about to run on one rank.
+    """One collective of one rank; it may run many times.
 
     Args:
         operator: What is done.
         transfer: How the rank's own group does it.
         members: The group.
-        tensors: What the rank puts in.
         values: Declared types by name.
         what: For counting and errors.
+        is_last_use: Whether it may overwrite its inputs.
     """
 
     operator: Operator
     transfer: Transfer
     members: Members
-    tensors: Sequence[Tensor]
     values: Mapping[str, Value]
     what: Sent
+    is_last_use: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,13 +59,22 @@ class Collectives:
     devices: Sequence[Device]
     compressor: Compressor = field(default_factory=Compressor)
 
-    def run(self, gathering: Gathering) -> list[Tensor]:
-        """What the rank has of each output."""
-        found = _RUN[gathering.operator.kind](self, gathering)
-        names = gathering.operator.outputs
-        return [
-            tensor.to(DTYPES[gathering.values[name].dtype]) for tensor, name in zip(found, names, strict=True)
-        ]
+    def bind(self, gathering: Gathering) -> "Collect":
+        """How a collective runs: what does not change from run to run is looked up here."""
+        kind, rows = gathering.operator.kind, self._rows(gathering)
+        if rows is None:
+            run = partial(_RUN[kind], self, gathering)
+        elif kind is OperatorKind.ALL_GATHER:
+            run = partial(self._gather_rows, gathering, rows)
+        else:
+            run = partial(self._scatter_rows, gathering, rows)
+        dtypes = [DTYPES[gathering.values[name].dtype] for name in gathering.operator.outputs]
+
+        def collect(tensors: Sequence[Tensor]) -> list[Tensor]:
+            found = run(tensors)
+            return [tensor.to(dtype) for tensor, dtype in zip(found, dtypes, strict=True)]
+
+        return collect
 
     def slice(
         self, operator: Operator, tensors: Sequence[Tensor], values: Mapping[str, Value]
@@ -79,24 +91,24 @@ class Collectives:
             value.dims, value.shape, value.placements, self.rank if rank is None else rank
         )
 
-    def _all_reduce(self, gathering: Gathering) -> list[Tensor]:
+    def _all_reduce(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         if len(gathering.members) == 1:
-            return list(gathering.tensors)
+            return list(tensors)
         transfer = gathering.transfer
         key = gathering.operator.inputs
         line = self.wires.line(gathering.what, gathering.members)
         if self.compressor.takes(transfer):
-            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, gathering.tensors)
-        flat = _packed(gathering.tensors, transfer)
-        if flat.untyped_storage().data_ptr() == gathering.tensors[0].untyped_storage().data_ptr():
+            return self.compressor.all_reduce(line, self._route(gathering), transfer, key, tensors)
+        flat = _packed(tensors, transfer)
+        if not gathering.is_last_use and storage_of(flat) == storage_of(tensors[0]):
             flat = flat.clone()  # The backend sums in place, and somebody may read the summand yet.
         total = self._route(gathering).all_reduce(line, flat, transfer.operation)
-        return unpack(total, [tensor.shape for tensor in gathering.tensors])
+        return unpack(total, [tensor.shape for tensor in tensors])
 
-    def _average(self, gathering: Gathering) -> list[Tensor]:
-        return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering)]
+    def _average(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor / len(gathering.members) for tensor in self._all_reduce(gathering, tensors)]
 
-    def _reduce_scatter(self, gathering: Gathering) -> list[Tensor]:
+    def _reduce_scatter(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         """All tensors cut into a piece for each member; what is meant for one travels together."""
         operator, values, transfer = gathering.operator, gathering.values, gathering.transfer
         held = [self.extent(values[name]) for name in operator.inputs]
@@ -105,12 +117,19 @@ class Collectives:
             [
                 cut(tensor, extent, self.extent(values[name], member))
                 for member in gathering.members
-                for tensor, extent, name in zip(gathering.tensors, held, operator.outputs, strict=True)
+                for tensor, extent, name in zip(tensors, held, operator.outputs, strict=True)
             ],
             transfer,
         )
-        chunks = list(flat.chunk(len(gathering.members)))
-        own = [self.extent(values[name]).shape for name in operator.outputs]
+        return self._scattered(gathering, flat.chunk(len(gathering.members)))
+
+    def _scatter_rows(self, gathering: Gathering, rows: Rows, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same where every member's piece is a run of storage."""
+        return self._scattered(gathering, rows.join(tensors).to(_wire(gathering.transfer)).unbind())
+
+    def _scattered(self, gathering: Gathering, chunks: Sequence[Tensor]) -> list[Tensor]:
+        operator, transfer = gathering.operator, gathering.transfer
+        own = [self.extent(gathering.values[name]).shape for name in operator.outputs]
         if len(chunks) == 1:
             return unpack(chunks[0], own)
         line = self.wires.line(gathering.what, gathering.members)
@@ -121,26 +140,48 @@ class Collectives:
             total = route.reduce_scatter(line, chunks, transfer.operation)
         return unpack(total, own)
 
-    def _all_gather(self, gathering: Gathering) -> list[Tensor]:
+    def _all_gather(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
         operator, values = gathering.operator, gathering.values
-        flat = _packed(gathering.tensors, gathering.transfer)
-        rows = [flat]
-        if len(gathering.members) > 1:
-            line = self.wires.line(gathering.what, gathering.members)
-            rows = self._route(gathering).all_gather(line, flat)
-        by_member = [unpack(row, [tensor.shape for tensor in gathering.tensors]) for row in rows]
+        shapes = [tensor.shape for tensor in tensors]
+        by_member = [unpack(row, shapes) for row in self._gathered(gathering, tensors)]
         found = []
         for index, (source, target) in enumerate(zip(operator.inputs, operator.outputs, strict=True)):
             pieces = [
-                (tensors[index], self.extent(values[source], member))
-                for tensors, member in zip(by_member, gathering.members, strict=True)
+                (held[index], self.extent(values[source], member))
+                for held, member in zip(by_member, gathering.members, strict=True)
             ]
             found.append(assemble(pieces, self.extent(values[target])))
         return found
 
-    def _all_to_all(self, gathering: Gathering) -> list[Tensor]:
+    def _gather_rows(self, gathering: Gathering, rows: Rows, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same where every member's piece is a run of storage."""
+        matrix = in_one(self._gathered(gathering, tensors)).view(len(gathering.members), -1)
+        return rows.part(matrix)
+
+    def _gathered(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What each member puts in, as a vector."""
+        flat = _packed(tensors, gathering.transfer)
+        if len(gathering.members) == 1:
+            return [flat]
+        line = self.wires.line(gathering.what, gathering.members)
+        return self._route(gathering).all_gather(line, flat)
+
+    def _rows(self, gathering: Gathering) -> Rows | None:
+        """How storage is cut between the members; None for another collective, and where cuts are of other kinds."""
         operator, values = gathering.operator, gathering.values
-        (tensor,), (source,), (target,) = gathering.tensors, operator.inputs, operator.outputs
+        wholes, cuts = operator.inputs, operator.outputs
+        if operator.kind is OperatorKind.ALL_GATHER:
+            wholes, cuts = cuts, wholes
+        elif operator.kind is not OperatorKind.REDUCE_SCATTER:
+            return None
+        return Rows.of(
+            [self.extent(values[name]) for name in wholes],
+            [[self.extent(values[name], member) for member in gathering.members] for name in cuts],
+        )
+
+    def _all_to_all(self, gathering: Gathering, tensors: Sequence[Tensor]) -> list[Tensor]:
+        operator, values = gathering.operator, gathering.values
+        (tensor,), (source,), (target,) = tensors, operator.inputs, operator.outputs
         before, after = values[source], values[target]
         assert operator.dim_to is not None, "an all-to-all cuts a dim"
         at = before.dims.index(operator.dim_to)
@@ -175,7 +216,7 @@ class Collectives:
         return {"node": device.node, "rack": device.rack, "site": device.site}[level]
 
 
-_RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering], list[Tensor]]] = {
+_RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering, Sequence[Tensor]], list[Tensor]]] = {
     OperatorKind.ALL_REDUCE: Collectives._all_reduce,
     OperatorKind.AVERAGE: Collectives._average,
     OperatorKind.REDUCE_SCATTER: Collectives._reduce_scatter,
@@ -184,9 +225,20 @@ _RUN: Mapping[OperatorKind, Callable[[Collectives, Gathering], list[Tensor]]] = 
 }
 
 
+Collect = Callable[[Sequence[Tensor]], list[Tensor]]
+"""From what a rank has of each input to what it has of each output."""
+
+
 def _packed(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
-    """Several tensors as one vector in the type of the wire."""
-    return pack(tensors, DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire])
+    """Several tensors as one vector in the type of the wire: over their own storage where that can be."""
+    dtype = _wire(transfer)
+    if all(tensor.dtype is dtype for tensor in tensors):
+        return in_one(tensors)
+    return in_one([tensor.to(dtype) for tensor in tensors])
+
+
+def _wire(transfer: Transfer) -> torch.dtype:
+    return DTYPES["bf16" if transfer.compress == "bf16" else transfer.wire]
 
 
 def pack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

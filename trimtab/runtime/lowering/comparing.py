@@ -7,15 +7,23 @@ zero hold nothing but rounding (a key's bias moves all scores alike, so its grad
 mean square of all gradients was measured): they are measured by a tenth of the root mean square of all gradients, weights by no less than the learning rate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import PlacementKind
 from trimtab.plan.program import Operator, OperatorKind
-from trimtab.runtime.lowering.diagnosis import Diagnosis, root_mean_square, summed
+from trimtab.runtime.lowering.diagnosis import (
+    Diagnosis,
+    Looks,
+    Number,
+    of_movement,
+    root_mean_square,
+    summed,
+)
 from trimtab.runtime.lowering.extents import Extent, Layouts
 from trimtab.runtime.lowering.observing import Array, Order, Seen
 from trimtab.runtime.lowering.quantities import MOVES
@@ -40,6 +48,8 @@ class Divergence:
         ranks: That have another value.
         axis: Of the mesh that explains it; None if none does.
         ratio: Between what was found and what one device has; None if it is not one number.
+        ratios: The least and the largest, where each rank has one of its own.
+        is_of_movement: Whether the ratio is that of the ways that weights move in the step.
         cause: The usual one, in a sentence; empty if nothing is known.
         line: The statement behind it; None if a default is.
     """
@@ -51,6 +61,8 @@ class Divergence:
     ranks: tuple[int, ...]
     axis: str | None = None
     ratio: float | None = None
+    ratios: tuple[float, float] | None = None
+    is_of_movement: bool = False
     cause: str = ""
     line: Span | None = None
 
@@ -81,7 +93,7 @@ class Comparison:
         replicas: All that train apart.
         replica: The one to be compared.
         whole: The tensors of one device, by step, microbatch and name.
-        learning_rate: What weights move by.
+        rate: Of a step, counted from 0: what weights move by.
     """
 
     def __init__(
@@ -91,11 +103,11 @@ class Comparison:
         replicas: Sequence[Replica],
         replica: Replica,
         whole: Mapping[tuple[int, int, str], Array],
-        learning_rate: float,
+        rate: Callable[[int], float],
     ) -> None:
         self._plan, self._layouts = plan, layouts
         self._replicas, self._replica, self._whole = replicas, replica, whole
-        self._learning_rate = learning_rate
+        self._rate = rate
         self._gradient_size = _size_of_gradients(whole)
         self._diagnosis = Diagnosis(plan.mesh, layouts)
         self._averaged = {axis for by_axis in plan.bound.averages.values() for axis in by_axis}
@@ -152,7 +164,7 @@ class Comparison:
         """What differences are measured by: the whole tensor's root mean square, or for zeros what is said above."""
         size = root_mean_square(self._whole[one.step, one.microbatch, one.tensor])
         if one.is_weights:
-            return max(size, self._learning_rate)
+            return max(size, self._rate(0))
         return max(size, ZERO * self._gradient_size) if one.parameter else size
 
     # What it looks like.
@@ -162,7 +174,8 @@ class Comparison:
         assert expected is not None, "what diverges is known"
         found, one = self._found(held), next(iter(held.values()))
         size, chain = self._size(one), self._chain(one)
-        looks = self._diagnosis.of(found, expected, first=_axes_of(chain))
+        moved = self._moved_wrongly(held, found, expected) if one.is_weights else None
+        looks = moved or self._looks(held, found, expected, chain)
         return Divergence(
             tensor=one.tensor,
             step=one.step,
@@ -171,9 +184,71 @@ class Comparison:
             ranks=tuple(rank for rank in held if _error(found[rank], expected[rank], size) > TOLERANCE),
             axis=looks.axis,
             ratio=looks.ratio,
+            ratios=looks.ratios,
+            is_of_movement=moved is not None,
             cause=looks.cause,
-            line=self._line(looks.axis, one, chain),
+            line=looks.line or self._line(looks.axis, one, chain),
         )
+
+    def _looks(
+        self,
+        held: Mapping[int, Seen],
+        found: Mapping[int, Array],
+        expected: Mapping[int, Array],
+        chain: Sequence[Operator],
+    ) -> Looks:
+        one = next(iter(held.values()))
+        cut = [axis for axis, placement in one.value.placements if placement.dim is not None]
+        looks = self._diagnosis.of(
+            found,
+            expected,
+            first=[*_axes_of(chain), *cut],
+            numbers=_numbers_of(self._plan),
+            before=None if one.is_weights else self._before(held),
+        )
+        return looks if looks.axis or looks.cause else self._padded(one, looks)
+
+    def _before(self, held: Mapping[int, Seen]) -> dict[int, Array] | None:
+        """What one device had in the step before; of weights in the first step, the initial ones."""
+        return self._expected({rank: replace(seen, step=seen.step - 1) for rank, seen in held.items()})
+
+    def _padded(self, one: Seen, looks: Looks) -> Looks:
+        """What else is known of a difference without a cause: that a dim of what it is made from is padded."""
+        values = self._plan.update.values
+        for block in self._plan.blocks:
+            if block.name == one.block:
+                values = block.values
+        for value in (one.value, *(values[name] for name in one.operator.inputs)):
+            for dim, size in zip(value.dims, value.shape, strict=True):
+                axes = value.placements.axes_cutting(dim)
+                pieces = math.prod(self._plan.axis_sizes[axis] for axis in axes)
+                if size % pieces:
+                    cause = (
+                        f"{dim} has {size} elements and is padded to {-(-size // pieces) * pieces} over {', '.join(axes)}: "
+                        "padding that counts is a usual cause"
+                    )
+                    return replace(looks, axis=axes[0], cause=cause)
+        return looks
+
+    def _moved_wrongly(
+        self, held: Mapping[int, Seen], found: Mapping[int, Array], expected: Mapping[int, Array]
+    ) -> Looks | None:
+        """Whether weights have moved the right way and not as far as they should."""
+        before = self._before(held)
+        ratio = None if before is None else of_movement(found, expected, before)
+        if ratio is None:
+            return None
+        step = next(iter(held.values())).step
+        sizes = self._plan.axis_sizes
+        for ticks in range(2, self._plan.mesh.num_devices + 1):
+            if step and abs(self._rate(step * ticks) - ratio * self._rate(step)) < _NEAR_RATE * self._rate(
+                step
+            ):
+                axis = next((axis for axis, size in sizes.items() if size == ticks), None)
+                whose = "" if axis is None else f", once for each rank of {axis}"
+                cause = f"it moves by the learning rate of step {step * ticks + 1}: the schedule ticks {ticks} times a step{whose}"
+                return Looks(axis=axis, ratio=ratio, cause=cause)
+        return Looks(ratio=ratio, cause="its gradient is right: the learning rate or the optimizer is not")
 
     def _chain(self, one: Seen) -> list[Operator]:
         """What moved, summed or biased a tensor since it was computed, the last first."""
@@ -192,7 +267,13 @@ class Comparison:
             if operator.because.line is not None and (axis is None or is_over):
                 return operator.because.line
         if axis is None:
-            return one.operator.because.line
+            cut = [
+                axis
+                for axis, placement in one.value.placements
+                if placement.kind is not PlacementKind.PARTIAL
+            ]
+            lines = (self._line(axis, one, ()) for axis in reversed(cut))
+            return one.operator.because.line or next((line for line in lines if line is not None), None)
         parameter = self._plan.parameters.get(one.parameter)
         for decision, line in parameter.lines.items() if parameter is not None else ():
             if decision.split()[-1] == axis and line is not None:
@@ -206,8 +287,23 @@ UPDATE = "update"
 _CHAIN = MOVES | {OperatorKind.SUM, OperatorKind.ADD_BIAS, OperatorKind.SET_APART}
 
 
+_NEAR_RATE = 1e-3
+"""Part of a learning rate by which another may differ and be taken for it."""
+
+
+def _numbers_of(plan: Plan) -> list[Number]:
+    """What a loss may be scaled by that is none of its business."""
+    pipeline, work = plan.pipeline, plan.work
+    return [
+        Number(count=work.microbatches_per_part, what="microbatches of a share", line=pipeline.line),
+        Number(count=pipeline.num_stages, what="stages", line=pipeline.line),
+    ]
+
+
 def line_of_axis(plan: Plan, axis: str) -> Span | None:
     """The statement that cuts something over an axis; None if only defaults do."""
+    if axis == plan.pipeline.axis:
+        return plan.pipeline.line
     for decisions in (plan.bound.batch_axes, plan.bound.attention):
         if axis in decisions and decisions[axis].line is not None:
             return decisions[axis].line

@@ -18,6 +18,7 @@ from trimtab.runtime.lowering import experts, losses
 from trimtab.runtime.lowering.attention import Attention, Where
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Run
+from trimtab.runtime.rms_norm import rms_norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,7 @@ class Pieces:
         output: Extent of the output.
         dtype: Of the output.
         regions: Tokens that are routed together.
+        window: Tokens that a query of this layer sees; None: all before it.
     """
 
     network: Network
@@ -41,6 +43,7 @@ class Pieces:
     output: Extent
     dtype: torch.dtype
     regions: Sequence[Region]
+    window: int | None
 
 
 Compute = Callable[..., Tensor]
@@ -86,7 +89,7 @@ def _norm(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     if network.norm is Norm.LAYERNORM:
         found = functional.layer_norm(vectors, (size,), weight, bias, eps=network.norm_eps)
     else:
-        found = functional.rms_norm(vectors, (size,), weight, eps=network.norm_eps)
+        found = rms_norm(vectors, weight, network.norm_eps)
     return found.view(x.shape)
 
 
@@ -104,13 +107,19 @@ def _add_bias(pieces: Pieces, x: Tensor, bias: Tensor) -> Tensor:
     return x + bias[_inside(pieces.parameters[0].dims[0], pieces.inputs[0].dims[-1])].to(x.dtype)
 
 
-def where_of(queries: Extent, keys: Extent) -> Where:
+def where_of(queries: Extent, keys: Extent, window: int | None) -> Where:
     """Positions and heads of queries and keys."""
-    return Where(queries=queries.dims[1], keys=keys.dims[1], heads=queries.dims[2], kv_heads=keys.dims[2])
+    return Where(
+        queries=queries.dims[1],
+        keys=keys.dims[1],
+        heads=queries.dims[2],
+        kv_heads=keys.dims[2],
+        window=window,
+    )
 
 
 def _attend(pieces: Pieces, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return pieces.attention(q, k, v, where_of(pieces.inputs[0], pieces.inputs[1]))
+    return pieces.attention(q, k, v, where_of(pieces.inputs[0], pieces.inputs[1], pieces.window))
 
 
 def _activate(pieces: Pieces, up: Tensor, gate: Tensor | None = None) -> Tensor:
@@ -145,23 +154,16 @@ def _vocab_sums(pieces: Pieces, logits: Tensor, targets: Tensor, highest: Tensor
     return losses.vocabulary_sums(logits, targets, highest, pieces.inputs[0].dims[2])
 
 
-def _loss(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    return losses.loss_sum(targets, *_sums(pieces, logits, targets, given))
+def _loss(_: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    """With maximum and sums over the vocabulary as they were reduced, or from logits that are whole."""
+    return losses.loss_sum(targets, *reduced) if reduced else losses.whole_loss_sum(logits, targets)
 
 
-def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *given: Tensor) -> Tensor:
-    highest, sums = _sums(pieces, logits, targets, given)
+def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor) -> Tensor:
+    if not reduced:
+        return losses.whole_loss_gradient(logits, targets)
+    highest, sums = reduced
     return losses.loss_gradient(logits, targets, highest, sums, pieces.inputs[0].dims[2])
-
-
-def _sums(pieces: Pieces, logits: Tensor, targets: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Maximum and sums over the vocabulary: as they were reduced, or from logits that are whole."""
-    if given:
-        highest, sums = given
-        return highest, sums
-    vocab = pieces.inputs[0].dims[2]
-    highest = losses.highest(logits, vocab)
-    return highest, losses.vocabulary_sums(logits, targets, highest, vocab)
 
 
 _COMPUTE: Mapping[OperatorKind, Callable[..., Tensor]] = {

@@ -1,6 +1,7 @@
-"""A plan in fp32 with nothing left out of its sums and nothing left to chance.
+"""A plan in fp32 with nothing left out of its sums.
 
-It is the same program, so that what differs from one device is a mistake and no rounding.
+It is the same program, so that what differs from one device is a mistake and no rounding. Masks of dropout are
+those of the run: they follow from keys.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ _FLOATS = ("bf16", "fp16", "fp8")
 
 
 def exact(plan: Plan) -> Plan:
-    """The plan with every type fp32, every sum whole and no dropout; routes, buckets and layouts stay."""
+    """The plan with every type fp32, every sum whole; routes, buckets, masks and layouts stay."""
     parameters = {
         name: replace(parameter, dtypes=dict.fromkeys(parameter.dtypes, "fp32"), num_residuals=0)
         for name, parameter in plan.parameters.items()
@@ -26,7 +27,6 @@ def exact(plan: Plan) -> Plan:
     )
     found = replace(
         plan,
-        network=replace(plan.network, dropout=0.0),
         parameters=parameters,
         blocks=tuple(_block(block) for block in plan.blocks),
         update=update,
@@ -50,7 +50,6 @@ def set_aside(plan: Plan) -> tuple[str, ...]:
         if dtype in _FLOATS
     }
     return (
-        *([f"dropout {plan.network.dropout:g}"] if plan.network.dropout else ()),
         *(f"COMPRESS {name}" for name in sorted(compressed)),
         *(f"{name} on the wire" for name in sorted(wires)),
         *(f"COMPUTE IN {name}" for name in sorted(computed)),

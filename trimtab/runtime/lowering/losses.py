@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.extents import Run
@@ -40,6 +41,21 @@ def loss_gradient(
     own_BT, place_BT = _own_targets(targets_BT, vocab)
     weights_BTV.scatter_add_(-1, place_BT[..., None], -own_BT[..., None].float())
     return weights_BTV.mul_((targets_BT != IGNORED_TARGET)[..., None])
+
+
+def whole_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """The same from logits of the whole vocabulary: the decoder's own loss."""
+    return functional.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+    )
+
+
+def whole_loss_gradient(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Its gradient, with the bits that autograd gets."""
+    with torch.enable_grad():
+        logits_BTV = logits_BTV.float().detach().requires_grad_()
+        (found,) = torch.autograd.grad(whole_loss_sum(logits_BTV, targets_BT), [logits_BTV])
+    return found
 
 
 def _masked(logits_BTV: Tensor, vocab: Run) -> Tensor:

@@ -78,6 +78,7 @@ class Numbers:
             ranks=tuple(rank for rank, error in errors.items() if error > 2 * TOLERANCE),
             axis=looks.axis,
             ratio=looks.ratio,
+            ratios=looks.ratios,
             cause=looks.cause,
             line=line_of_axis(self._plan, looks.axis) if looks.axis is not None else None,
         )

@@ -63,7 +63,7 @@ def quantities_of(block: Block) -> Mapping[str, str]:
 
 def made_by(operator: Operator) -> str | None:
     """The logical tensor that an operator computes; None if it belongs to one way of cutting."""
-    if operator.kind is OperatorKind.ADD:
+    if operator.kind in (OperatorKind.ADD, OperatorKind.DROP):
         return operator.outputs[0]
     if operator.kind in _PRODUCTS and operator.parameters[0] in _HEADS:
         return "logits"

@@ -8,7 +8,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind, actions_of
@@ -17,10 +16,12 @@ from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
 from trimtab.runtime.lowering.batches import Feed, Microbatch
 from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
+from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
 from trimtab.runtime.lowering.loading import read_piece
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
 from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, update_holders
@@ -28,7 +29,7 @@ from trimtab.runtime.lowering.tape import Tape
 from trimtab.runtime.lowering.transport import Transport
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules, Updater
-from trimtab.runtime.lowering.wires import Sent, Wires
+from trimtab.runtime.lowering.wires import Expected, Sent, Wires
 from trimtab.runtime.weights.reading import Weights
 
 
@@ -37,7 +38,7 @@ class _Kept:
     """What a block keeps of a microbatch between its forward and its backward pass."""
 
     tensors: dict[str, Tensor]
-    tapes: dict[TapeKey, Tape | RingTape]
+    tapes: dict[TapeKey, Tape | ClosedTape | RingTape]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,8 +47,10 @@ class Flow:
 
     Args:
         microbatches: Of all replicas.
+        step: Of the run, from 0; None in evaluation.
         kept: By site and microbatch.
         streams: Outputs of stages and gradients of their inputs that this rank hands to itself.
+        expected: What other ranks hand over, on its way.
         loss: Sum of the token losses so far.
         losses: The same by share, where shares are added in a fixed tree.
         num_tokens: Targets of the rank's own rows.
@@ -56,8 +59,10 @@ class Flow:
     """
 
     microbatches: Sequence[Microbatch]
+    step: int | None
     kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     streams: dict[tuple[Phase, int, int], Tensor] = field(default_factory=dict)
+    expected: dict[tuple[Phase, int, int], Expected] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
     losses: Leaves = field(default_factory=dict)
     num_tokens: int = 0
@@ -91,10 +96,9 @@ class Rank:
         feed: Takes a rank's piece of a microbatch; by default from the rows of all replicas.
         weights: Initial weights in place of random ones; only the rank's pieces are read.
         regions: Tokens that are routed together, by layer; by default all of a rank's.
+        masks: Of dropout; by default those of the seed for the plan's own rows.
         observe: Looks at every operator.
         read: The number in a tensor of one element.
-
-    Raises: InputError for a network that cannot be computed so.
     """
 
     def __init__(
@@ -109,10 +113,10 @@ class Rank:
         feed: Feed = take,
         weights: Weights | None = None,
         regions: Mapping[int, Sequence[Region]] | None = None,
+        masks: Masks | None = None,
         observe: Observer | None = None,
         read: Callable[[Tensor], float] = float,
     ) -> None:
-        refuse_unlowerable(plan.network)
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
         self._seed, self._weights = seed, weights
@@ -121,10 +125,18 @@ class Rank:
         self._compressor = collectives.compressor
         self._read = read
         self._sites = sites_of(plan)
+        self._names = [(_stored_names(site), _used_names(site)) for site in self._sites]
         self._feed_piece = feed
         self.ownership = Ownership(plan, self._replicas())
         self.sums = ShareSums(plan, collectives, self.ownership) if adds_by_share else None
-        self._runner = OperatorRunner(plan, collectives, sums=self.sums, regions=regions, observe=observe)
+        self._runner = OperatorRunner(
+            plan,
+            collectives,
+            masks=masks or Masks(plan.work, plan.network.dropout, seed=seed),
+            sums=self.sums,
+            regions=regions,
+            observe=observe,
+        )
         self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
@@ -194,21 +206,24 @@ class Rank:
             microbatches: Of all replicas; the rank takes its own rows and columns.
             number: Of the step, from 0.
         """
-        return self.update(self.compute(microbatches), number)
+        return self.update(self.compute(microbatches, number), number)
 
     def compute(
-        self, microbatches: Sequence[Microbatch], *, between: Callable[[], None] = lambda: None
+        self, microbatches: Sequence[Microbatch], number: int, *, between: Callable[[], None] = lambda: None
     ) -> Flow:
         """Gradients of all microbatches; weights stay as they are.
 
         Args:
             microbatches: As ``step`` takes them.
+            number: Of the step, from 0.
             between: Called before each action of the stages.
         """
-        flow = self._flow(microbatches)
+        flow = self._flow(microbatches, number)
         for actions in self._order:
-            for action in actions:
+            for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
+                if following is not None:
+                    self._expect(following, flow)
                 self._act(action, flow)
             self._fold(flow)
         self.wires.posted.wait()
@@ -235,7 +250,7 @@ class Rank:
 
         Ranks that split the sequence each have a part of it, and each gives its part.
         """
-        flow = self._flow([batch])
+        flow = self._flow([batch], None)
         for stage in self._stages.of(self.rank):
             self._forward(stage, 0, flow)
         self.wires.posted.wait()
@@ -257,9 +272,9 @@ class Rank:
             if operator.transfer is not None and operator.inputs[0].startswith("loss")
         ]
 
-    def _flow(self, microbatches: Sequence[Microbatch]) -> Flow:
+    def _flow(self, microbatches: Sequence[Microbatch], step: int | None) -> Flow:
         """Nothing computed yet."""
-        flow = Flow(microbatches=microbatches)
+        flow = Flow(microbatches=microbatches, step=step)
         self._added_up = [{} for _ in self._sites]
         if self._is_tied_at_once:
             self._added_up[-1] = self._added_up[0]
@@ -310,8 +325,7 @@ class Rank:
         sites = self._sites[:-1] if self._is_tied_at_once else self._sites
         for site, left in zip(sites, by_site, strict=False):
             for name, gradient in left.items():
-                full = f"acc:{site.full_name(name.removeprefix('acc:'))}"
-                found[full if full in values else f"{full}#{site.block.name}"] = gradient
+                found[site.added_up(name, values)] = gradient
         return found
 
     # A pipeline's actions.
@@ -340,7 +354,7 @@ class Rank:
 
     def _forward_block(self, site: Site, microbatch: int, stream: Tensor | None, flow: Flow) -> Tensor | None:
         """What a block hands on; None from the head, whose loss is added up."""
-        scope = self._scope(site, microbatch, Phase.FORWARD)
+        scope = self._scope(site, microbatch, Phase.FORWARD, flow.step)
         self._feed(scope, stream, flow)
         self._gather(site, scope)
         self._runner.take_turns(self._runner.turns(site.block).forward, scope)
@@ -369,7 +383,7 @@ class Rank:
     ) -> Tensor | None:
         """The gradient of what a block was handed; None from the embedding."""
         kept = flow.kept.pop((site.index, microbatch))
-        scope = self._scope(site, microbatch, Phase.BACKWARD)
+        scope = self._scope(site, microbatch, Phase.BACKWARD, flow.step)
         scope.tensors |= kept.tensors
         scope.tapes = kept.tapes
         if gradient is not None:
@@ -383,22 +397,17 @@ class Rank:
         self._runner.take_turns(turns.backward, scope)
         return scope.tensors[site.block.gradient] if site.block.gradient else None
 
-    def _scope(self, site: Site, microbatch: int, phase: Phase) -> Scope:
+    def _scope(self, site: Site, microbatch: int, phase: Phase, step: int | None) -> Scope:
         """A block before it runs: stored pieces, and nothing of another pass."""
-        values = site.block.values
-        stored = {
-            name: self.stored[site.full_name(name.removeprefix(_STORED))]
-            for name in values
-            if name.startswith(_STORED) and "@" not in name
-        }
-        used = {name for operator in site.block.forward for name in operator.parameters}
+        stored, used = self._names[site.index]
         return Scope(
             site=site,
             microbatch=microbatch,
             phase=phase,
-            values=values,
-            tensors=stored,
-            parameters={name: self.stored[site.full_name(name)] for name in used},
+            step=step,
+            values=site.block.values,
+            tensors={name: self.stored[full] for name, full in stored},
+            parameters={name: self.stored[full] for name, full in used},
             added_up=self._added_up[site.index],
             leaves=self._leaves[site.index],
         )
@@ -431,13 +440,28 @@ class Rank:
         self.wires.post(self._border(phase), peer, tensor, tag=self._tag(phase, source, microbatch))
 
     def _taken(self, phase: Phase, source: int, target: int, microbatch: int, flow: Flow) -> Tensor:
-        peer = self._peer(source)
-        if peer == self.rank:
-            return flow.streams.pop((phase, source, microbatch))
+        key = phase, source, microbatch
+        if self._peer(source) == self.rank:
+            return flow.streams.pop(key)
+        expected = flow.expected.pop(key) if key in flow.expected else self._expected(*key)
+        return self.wires.take(expected)
+
+    def _expect(self, action: Action, flow: Flow) -> None:
+        """What an action is going to take from another rank may arrive while this one still computes."""
+        phase, source = Phase.FORWARD, action.stage - 1
+        if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+            phase, source = Phase.BACKWARD, action.stage + 1
+        elif action.kind is not ActionKind.FORWARD:
+            return
+        if 0 <= source < self._stages.num_stages and self._peer(source) != self.rank:
+            key = phase, source, action.microbatch
+            flow.expected[key] = self._expected(*key)
+
+    def _expected(self, phase: Phase, source: int, microbatch: int) -> Expected:
         value = self._handed_value(phase, source)
-        return self.wires.receive(
+        return self.wires.expect(
             self._border(phase),
-            peer,
+            self._peer(source),
             self.extent(value).shape,
             DTYPES[value.dtype],
             tag=self._tag(phase, source, microbatch),
@@ -466,6 +490,21 @@ class Rank:
 
 
 _STORED = "stored:"
+
+
+def _stored_names(site: Site) -> list[tuple[str, str]]:
+    """Stored pieces as a block calls them, and as the network does."""
+    return [
+        (name, site.full_name(name.removeprefix(_STORED)))
+        for name in site.block.values
+        if name.startswith(_STORED) and "@" not in name
+    ]
+
+
+def _used_names(site: Site) -> list[tuple[str, str]]:
+    """The same of the parameters that its operators take."""
+    used = dict.fromkeys(name for operator in site.block.forward for name in operator.parameters)
+    return [(name, site.full_name(name)) for name in used]
 
 
 def _order(plan: Plan, place: int) -> tuple[tuple[Action, ...], ...]:

@@ -1,7 +1,7 @@
 """The same training on one device: as a plan without a strategy, and for dense networks as the decoder itself."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ from trimtab.plan.training import Training
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering.batches import Microbatch
 from trimtab.runtime.lowering.experts import Region
+from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.observing import Recorder
 from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.replicas import Replica, averaged_axes
+from trimtab.runtime.lowering.share_sums import shares_by_replica
 from trimtab.runtime.lowering.updating import Outcome, OuterOptimizer, PieceOptimizer, Rules
 from trimtab.runtime.lowering.wires import Wires
 from trimtab.runtime.random_keys import KeyedRandom
@@ -51,7 +53,10 @@ class OneDevice:
     ) -> None:
         alone = plan_of_one_device(plan, len(replica.rows))
         self.recorder = Recorder(alone, plan.work.microbatches - 1)
-        self.rank = Rank(alone, 0, Wires(0, 1), rules, seed=seed, regions=regions, observe=self.recorder)
+        masks = Masks(plan.work, plan.network.dropout, seed=seed, rows=replica.rows)
+        self.rank = Rank(
+            alone, 0, Wires(0, 1), rules, seed=seed, regions=regions, masks=masks, observe=self.recorder
+        )
         self._rows = torch.tensor(replica.rows)
         self.outcomes: list[Outcome] = []
 
@@ -66,8 +71,10 @@ class DecoderDevice:
     """The same by ``trimtab.runtime.decoder`` and autograd, which know nothing of plans."""
 
     def __init__(self, network: Network, replica: Replica, rules: Rules, seed: int, plan: Plan) -> None:
-        self._decoder = Decoder(network, KeyedRandom())
+        self._keyed, self._seed = KeyedRandom(), seed
+        self._decoder = Decoder(network, self._keyed)
         self._decoder.initialize(seed)
+        self._work, self._shares = plan.work, shares_by_replica(plan.work)
         self._rules = rules
         self._optimizer = PieceOptimizer(
             rules.optimizer,
@@ -94,7 +101,7 @@ class DecoderDevice:
         """One step on the replica's rows."""
         self._decoder.zero_grad()
         total, num_tokens = 0.0, 0
-        for tokens, targets in own_rows(microbatches, self._rows):
+        for tokens, targets in self._begun(microbatches, number):
             loss, count = token_loss_sum(self._decoder(tokens), targets)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += float(loss.detach())
@@ -113,6 +120,21 @@ class DecoderDevice:
             parameter.data = self._optimizer.step(name, parameter.data, gradients[name], scale=scale, lr=rate)
         self.gradients.append(gradients)
         self.outcomes.append(Outcome(num_tokens=num_tokens, loss=total / num_tokens, norm=norm))
+
+    def _begun(self, microbatches: Sequence[Microbatch], step: int) -> Iterator[Microbatch]:
+        """What the decoder computes at once, its random numbers begun: with dropout one replica's rows after another's."""
+        if not self._decoder.network.dropout:
+            yield from own_rows(microbatches, self._rows)
+            return
+        for index, whole in enumerate(microbatches):
+            turn, microbatch = divmod(index, self._work.microbatches_per_part)
+            for rows in torch.split(self._rows, self._work.microbatch):
+                shares = self._shares[int(rows[0]) // self._work.microbatch]
+                if turn < len(shares):
+                    self._keyed.start_microbatch(
+                        seed=self._seed, step=step, share=shares[turn], microbatch=microbatch
+                    )
+                    yield from own_rows([whole], rows)
 
 
 class Meeting:

@@ -47,7 +47,7 @@ class Ring:
         running = Running.nothing(q_BHSE)
         for hop in range(len(self.wheres)):
             k_BHUE, v_BHUE = self._for_queries(k_BKUE), self._for_queries(v_BKUE)
-            running.see(q_BHSE, k_BHUE, v_BHUE, visible(own.queries, self._origin(hop).keys))
+            running.see(q_BHSE, k_BHUE, v_BHUE, self._visible(hop))
             if hop < len(self.wheres) - 1:
                 k_BKUE, v_BKUE = self._passed_on(k_BKUE, v_BKUE)
         outputs_BHSE, log_sums_BHS = running.finished()
@@ -75,7 +75,7 @@ class Ring:
                 q_BHSE,
                 self._for_queries(k_BKUE),
                 self._for_queries(v_BKUE),
-                visible(own.queries, self._origin(hop).keys),
+                self._visible(hop),
             )
             of_q += seen[0]
             of_k += self._over_shared(seen[1], of_k)
@@ -89,6 +89,11 @@ class Ring:
     def _origin(self, hop: int) -> Where:
         """Whose keys are here after so many hops."""
         return self.wheres[(self.place - hop) % len(self.wheres)]
+
+    def _visible(self, hop: int) -> Tensor:
+        """[S, U]: whether the own queries see the keys that are here after so many hops."""
+        own = self.wheres[self.place]
+        return visible(own.queries, self._origin(hop).keys, own.window)
 
     def _for_queries(self, x_BKUE: Tensor) -> Tensor:
         return x_BKUE[:, self.attention.shared_heads(self.wheres[self.place])]

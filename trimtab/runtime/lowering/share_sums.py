@@ -111,9 +111,11 @@ class ShareSums:
         is_sum = operator.kind in (OperatorKind.REDUCE_SCATTER, OperatorKind.ALL_REDUCE)
         return is_sum and operator.transfer is not None and bool(self._batch_axes & {*operator.transfer.axes})
 
-    def scatter(self, gathering: Gathering, microbatch: int) -> dict[int, list[Tensor]]:
+    def scatter(
+        self, gathering: Gathering, tensors: Sequence[Tensor], microbatch: int
+    ) -> dict[int, list[Tensor]]:
         """By share the own pieces of what a microbatch of every member adds to gradients that are stored in pieces."""
-        rows = self._exchanged(gathering, [list(gathering.tensors)], [1] * len(gathering.members))
+        rows = self._exchanged(gathering, [tensors], [1] * len(gathering.members))
         found = {}
         for member, (row,) in zip(gathering.members, rows, strict=True):
             share = self.ownership.at(member, microbatch)
@@ -125,7 +127,7 @@ class ShareSums:
         """What all members have of each output: one subtree, once all shares have met.
 
         Args:
-            gathering: The sum; its tensors are not looked at.
+            gathering: The sum.
             inputs: Leaves of each input; they are left as they are.
             met: Axes over which shares have met before.
         """

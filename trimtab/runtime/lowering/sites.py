@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trimtab.plan.meshes import coordinates
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import Block, OperatorKind
+from trimtab.plan.program import Block, OperatorKind, Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +28,11 @@ class Site:
     def full_name(self, parameter: str) -> str:
         """Of a parameter, from its name in the block."""
         return parameter if self.layer is None else f"layers.{self.layer}.{parameter}"
+
+    def added_up(self, accumulated: str, update: Mapping[str, Value]) -> str:
+        """What a gradient that the block adds up is called in the update: a tied one by its block too."""
+        name = f"acc:{self.full_name(accumulated.removeprefix('acc:'))}"
+        return name if name in update else f"{name}#{self.block.name}"
 
     def __str__(self) -> str:
         """``layer 3``, ``head``, as messages say it."""

@@ -15,10 +15,10 @@ Members = tuple[int, ...]
 
 
 class Pending(Protocol):
-    """A message that has been sent off and may not have left."""
+    """A message that has been sent off and may not have left, or one that is expected and may not have arrived."""
 
     def wait(self) -> object:
-        """Until it has left; its tensor is free then."""
+        """Until it has left, and its tensor is free; or until it has arrived, and its tensor is filled."""
 
 
 class Transport(Protocol):
@@ -54,8 +54,8 @@ class Transport(Protocol):
     def send(self, target: int, tensor: Tensor, tag: int) -> Pending:
         """Send to a rank without waiting for it."""
 
-    def receive(self, source: int, found: Tensor, tag: int) -> None:
-        """Wait for what a rank sends."""
+    def receive(self, source: int, found: Tensor, tag: int) -> Pending:
+        """Expect what a rank sends, without waiting for it."""
 
 
 class WorldTransport:
@@ -97,11 +97,11 @@ class WorldTransport:
         assert work is not None, "this rank is a member of the world"
         return work
 
-    def receive(self, source: int, found: Tensor, tag: int) -> None:
+    def receive(self, source: int, found: Tensor, tag: int) -> Pending:
         """See Transport."""
         work = dist.irecv(found, source, tag=tag)
         assert work is not None, "this rank is a member of the world"
-        work.wait()
+        return work
 
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

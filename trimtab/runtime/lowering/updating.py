@@ -20,7 +20,7 @@ from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Stages, sites_of, update_holders
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.norms import BinnedSum, binned_sum_of_squares
-from trimtab.runtime.optimizers import FUSED_DEVICES, AdamW, OptimizerSettings, is_decayed
+from trimtab.runtime.optimizers import FUSED_DEVICES, AdamW, OptimizerSettings, Vector, is_decayed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,20 +80,20 @@ class PieceOptimizer:
         self.states = {
             state: {name: torch.zeros(numel) for name, numel in numels.items()} for state in settings.states
         }
-        self._nothing = torch.empty(0)
-        self._vectors = {name: torch.nn.Parameter(self._nothing) for name in numels}
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
-        self._counts: list[Tensor] = []
-        for name, vector in self._vectors.items():
-            decay = settings.weight_decay if is_decayed(updated[name][0].shape) else 0.0
-            group = {"params": [vector], "weight_decay": decay}
-            self._optimizers[name] = settings.build([group], fused=vector.device.type in FUSED_DEVICES)
-            if isinstance(settings, AdamW):
-                # Without numbers, too, steps are counted: torch reads the count of an optimizer that is not fused.
-                device = "cpu" if vector.device.type == "meta" else vector.device
-                count = torch.zeros((), dtype=torch.float32, device=device)
-                self._optimizers[name].state[vector]["step"] = count
-                self._counts.append(count)
+        self._settings = settings
+        self._decays = {
+            name: settings.weight_decay if is_decayed(parameter.shape) else 0.0
+            for name, (parameter, _) in updated.items()
+        }
+        device = torch.empty(0).device
+        self._is_fused = device.type in FUSED_DEVICES
+        # Without numbers, too, steps are counted: torch reads the count of an optimizer that is not fused.
+        counting = "cpu" if device.type == "meta" else device
+        self._counts = {
+            name: torch.zeros((), dtype=torch.float32, device=counting)
+            for name in numels
+            if isinstance(settings, AdamW)
+        }
 
     def step(self, name: str, piece: Tensor, gradient: Tensor, *, scale: float, lr: float) -> Tensor:
         """The updated piece; a piece in fp32 may be updated in place.
@@ -105,27 +105,24 @@ class PieceOptimizer:
             scale: Turns a sum into the clipped mean.
             lr: Rate of this step.
         """
-        vector, optimizer, numel = self._vectors[name], self._optimizers[name], piece.numel()
-        weights = piece.reshape(-1)
+        numel, weights = piece.numel(), piece.reshape(-1)
         if name in self.masters:
             if self.is_new:
                 self.masters[name].copy_(weights)
             weights = self.masters[name]
-        held = {state: tensors[name] for state, tensors in self.states.items()}
-        vector.data = _padded_vector(weights)
-        vector.grad = _padded_vector(gradient) * scale
-        optimizer.state[vector].update({state: _padded_vector(tensor) for state, tensor in held.items()})
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.step()
-        updated = vector.data[:numel]
+        held = [tensors[name] for tensors in self.states.values()]
+        vector = Vector(
+            weights=_padded_vector(weights),
+            gradient=_padded_vector(gradient) * scale,
+            states=[_padded_vector(state) for state in held],
+            count=self._counts.get(name),
+        )
+        self._settings.apply(vector, decay=self._decays[name], lr=lr, fused=self._is_fused)
+        updated = vector.weights
         if numel % ALIGNMENT:
-            for state, tensor in held.items():
-                tensor.copy_(optimizer.state[vector][state][:numel])
-            updated = weights.copy_(updated)
-        # Between steps it would hold pieces and copies that are stored nowhere else.
-        vector.grad, vector.data = None, self._nothing
-        optimizer.state[vector].update(dict.fromkeys(held, self._nothing))
+            for state, padded in zip(held, vector.states, strict=True):
+                state.copy_(padded[:numel])
+            updated = weights.copy_(updated[:numel])
         return updated.to(piece.dtype).view(piece.shape)
 
     def begin(self) -> None:
@@ -139,19 +136,19 @@ class PieceOptimizer:
     @property
     def num_steps(self) -> int:
         """Steps applied so far, as bias correction counts them; 0 for an optimizer that does not."""
-        counts = {int(count) for count in self._counts}
+        counts = {int(count) for count in self._counts.values()}
         assert len(counts) <= 1, counts
         return counts.pop() if counts else 0
 
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
-        for count in self._counts:
+        for count in self._counts.values():
             count.fill_(num_steps)
 
     def held(self) -> Mapping[str, list[Tensor]]:
         """What it keeps between steps: states, master copies among them, and torch's counters of steps."""
         states = [tensor for tensors in self.states.values() for tensor in tensors.values()]
-        return {"states": [*self.masters.values(), *states], "constants": self._counts}
+        return {"states": [*self.masters.values(), *states], "constants": list(self._counts.values())}
 
 
 def _padded_vector(piece: Tensor) -> Tensor:
@@ -347,7 +344,7 @@ class Updater:
         (met,) = {leaves.met for leaves in inputs}
         if self._sums.adds(operator):
             assert operator.transfer is not None, "sums are sent"
-            gathering = self._runner.gathering(operator, scope, [], self._members(operator))
+            gathering = self._runner.gathering(operator, scope, self._members(operator))
             found = self._sums.add(gathering, [leaves.by_key for leaves in inputs], met)
             met |= {*operator.transfer.axes}
         else:
@@ -428,16 +425,16 @@ class Updater:
         total = torch.zeros((), dtype=torch.float64)
         for gradient in own:
             for part in torch.split(gradient.reshape(-1), norm_piece(gradient.numel())):
-                total += part.double().square().sum()
+                total += torch.linalg.vector_norm(part, dtype=torch.float64).square()
         return total.float()
 
     def _add_limbs(self, operator: Operator, scope: Scope, members: frozenset[int]) -> None:
         """The exact sum of squares over ranks: whole numbers, whose order of addition has no part in the sum."""
-        gathering = self._runner.gathering(operator, scope, [], members)
+        gathering = self._runner.gathering(operator, scope, members)
         (source,), (target,) = operator.inputs, operator.outputs
         limbs = scope.tensors[source]
         if len(gathering.members) > 1:
-            limbs = self._runner.line(gathering).all_reduce(limbs, "sum")
+            limbs = self._runner.line(gathering).all_reduce(limbs.clone(), "sum")
         scope.tensors[target] = limbs
 
     def _counts(self, parameter: Parameter, placements: Placements) -> bool:

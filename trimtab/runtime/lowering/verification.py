@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.accounting import unplanned
@@ -124,10 +123,9 @@ class RankRun:
 def verify(question: Question, crew: Crew) -> Verdict:
     """Run a plan on a crew of as many ranks as its mesh has, and compare it with one device.
 
-    Raises: InputError for a network that cannot be lowered; CrewError if a rank fails.
+    Raises: CrewError if a rank fails.
     """
     plan = exact(question.plan)
-    refuse_unlowerable(plan.network)
     rules = Rules(
         optimizer=_tamed(question.optimizer), learning_rate=Rate(question.optimizer.lr), clip=question.clip
     )
@@ -177,12 +175,12 @@ def run_rank(wires: Wires, order: _Order) -> RankRun:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The same learning rate in every step."""
+    """A learning rate that is another one in every step, so that a schedule which ticks too often shows."""
 
     lr: float
 
     def __call__(self, step: int) -> float:
-        return self.lr
+        return self.lr * 0.75**step
 
 
 def _tamed(settings: OptimizerSettings) -> OptimizerSettings:
@@ -196,7 +194,7 @@ def _judged(question: Question, order: _Order, runs: Sequence[RankRun]) -> Verdi
     devices = _devices(order, layouts, replicas)
     compared: list[Compared] = []
     for replica, whole in zip(replicas, devices.tensors, strict=True):
-        comparison = Comparison(plan, layouts, replicas, replica, whole, question.optimizer.lr)
+        comparison = Comparison(plan, layouts, replicas, replica, whole, order.rules.learning_rate)
         compared.append(comparison.compare({rank: runs[rank].seen for rank in replica.ranks}))
     first = devices.divergence or next((found.first for found in compared if found.first), None)
     numbers = Numbers(plan, layouts)
@@ -244,7 +242,7 @@ def _devices(order: _Order, layouts: Layouts, replicas: Sequence[Replica]) -> _D
     ]
     meeting = Meeting(plan, replicas, [device.rank.stored for device in devices])
     decoders_meet = Meeting(plan, replicas[: len(decoders)], [decoder.weights for decoder in decoders])
-    weights: list[dict[tuple[int, int, str], Array]] = [{} for _ in replicas]
+    weights = [_weights(device, -1) for device in devices]
     divergence = None
     for step, microbatches in enumerate(order.batches):
         for device in devices:
@@ -257,10 +255,7 @@ def _devices(order: _Order, layouts: Layouts, replicas: Sequence[Replica]) -> _D
         for decoder, own in zip(decoders, met, strict=True):
             decoder.load(own)
         for found, device in zip(weights, devices, strict=True):
-            found |= {
-                (step, 0, weights_after(name)): tensor.numpy().copy()
-                for name, tensor in device.rank.stored.items()
-            }
+            found |= _weights(device, step)
         for device, decoder in zip(devices, decoders, strict=False):
             divergence = divergence or _decoder_divergence(device, decoder, step)
     tensors = []
@@ -273,6 +268,13 @@ def _devices(order: _Order, layouts: Layouts, replicas: Sequence[Replica]) -> _D
         divergence=divergence,
         is_checked=is_checked,
     )
+
+
+def _weights(device: OneDevice, step: int) -> dict[tuple[int, int, str], Array]:
+    """Of one device after a step; those of step -1 are the initial ones."""
+    return {
+        (step, 0, weights_after(name)): tensor.numpy().copy() for name, tensor in device.rank.stored.items()
+    }
 
 
 def _decoder_divergence(device: OneDevice, decoder: DecoderDevice, step: int) -> Divergence | None:

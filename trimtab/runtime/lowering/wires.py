@@ -5,6 +5,7 @@ operation is named when it breaks, and what is sent is counted. A message of our
 collective of the backend as the ring that a plan counts it for.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 from trimtab.plan.collectives import Request, sends_of
 from trimtab.plan.program import OperatorKind
 from trimtab.runtime.errors import CollectiveError
+from trimtab.runtime.lowering.packing import in_one
 from trimtab.runtime.lowering.transport import Pending, Transport, WorldTransport
 
 _TYPES = frozenset(
@@ -58,6 +60,15 @@ class Posted:
         for work, _ in self.pending:
             work.wait()
         self.pending.clear()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """A tensor on its way from another rank; ``tensor`` is filled when ``message`` has been waited for."""
+
+    what: Sent
+    tensor: Tensor
+    message: Pending
 
 
 class Wires:
@@ -105,14 +116,19 @@ class Wires:
         with _Naming(what):
             self.posted.pending.append((self.transport.send(target, tensor, tag), tensor))
 
-    def receive(
+    def expect(
         self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
-    ) -> Tensor:
-        """A tensor that a rank posts."""
+    ) -> "Expected":
+        """A tensor that a rank posts: it need not wait until this rank asks for it."""
         found = torch.empty(tuple(shape), dtype=dtype)
         with _Naming(what):
-            self.transport.receive(source, found, tag)
-        return found
+            return Expected(what=what, tensor=found, message=self.transport.receive(source, found, tag))
+
+    def take(self, expected: "Expected") -> Tensor:
+        """A tensor that is expected, once it has arrived."""
+        with _Naming(expected.what):
+            expected.message.wait()
+        return expected.tensor
 
 
 class Line:
@@ -154,7 +170,7 @@ class Line:
         """What a place sends, of the shape and type of another tensor."""
         found = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         with _Naming(self._what):
-            self._transport.receive(self._rank(source), found, 0)
+            self._transport.receive(self._rank(source), found, 0).wait()
         return found
 
     def swap(self, target: int, tensor: Tensor, source: int, like: Tensor) -> Tensor:
@@ -177,7 +193,7 @@ class Line:
 
     def reduce_scatter(self, chunks: Sequence[Tensor], operation: str) -> Tensor:
         """The sum of what all places have for this one."""
-        flat = _sendable(_joined(chunks), self._what)
+        flat = _sendable(in_one(chunks), self._what)
         piece = torch.empty_like(chunks[0])
         self._count_native(OperatorKind.REDUCE_SCATTER, flat, piece.numel())
         with _Naming(self._what):
@@ -240,31 +256,22 @@ class Line:
     def _count_native(self, kind: OperatorKind, flat: Tensor, piece: int) -> None:
         places = ((0, None, 0),) * self.size
         request = Request(kind=kind, elements=flat.numel(), piece=piece, places=places)
-        sends = sends_of("native", request)
-        self._count(sum(send.elements for send in sends if send.source == self.place) * flat.element_size())
+        self._count(_sent_elements(request, self.place) * flat.element_size())
 
     def _count(self, sent_bytes: int) -> None:
         self._wires.counts[self._what].sent_bytes += sent_bytes
+
+
+@functools.lru_cache(maxsize=4096)
+def _sent_elements(request: Request, place: int) -> int:
+    """What a place sends in a collective of the backend, in elements."""
+    return sum(send.elements for send in sends_of("native", request) if send.source == place)
 
 
 def _sendable(tensor: Tensor, what: Sent) -> Tensor:
     """The tensor as a backend may have it: contiguous, of a type that it sends."""
     assert tensor.dtype in _TYPES, f"{what}: {tensor.dtype} cannot be sent"
     return tensor.detach().contiguous()
-
-
-def _joined(chunks: Sequence[Tensor]) -> Tensor:
-    """Chunks as one vector: the vector itself if they are all of one, in order."""
-    first = chunks[0]
-    whole = first.untyped_storage()
-    size, start = first.numel(), first.storage_offset()
-    is_one = all(
-        chunk.is_contiguous()
-        and chunk.untyped_storage().data_ptr() == whole.data_ptr()
-        and (chunk.numel(), chunk.storage_offset()) == (size, start + index * size)
-        for index, chunk in enumerate(chunks)
-    )
-    return first.as_strided((size * len(chunks),), (1,)) if is_one else torch.cat(list(chunks))
 
 
 class _Naming:

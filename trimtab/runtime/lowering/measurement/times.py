@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from trimtab.plan.program import Operator, Phase
 from trimtab.runtime.lowering.blocks import Observer, Scope
-from trimtab.runtime.lowering.wires import Line, Posted, Sent, Wires
+from trimtab.runtime.lowering.wires import Expected, Line, Posted, Sent, Wires
 
 _Result = TypeVar("_Result")
 
@@ -185,12 +184,10 @@ class TimedWires(Wires):
         self.runs.append(run)
         return TimedLine(self, run)
 
-    def receive(
-        self, what: Sent, source: int, shape: Sequence[int], dtype: torch.dtype, *, tag: int
-    ) -> Tensor:
+    def take(self, expected: Expected) -> Tensor:
         """As that of ``Wires``; waiting for another stage is a bubble."""
         start = now_ns()
-        found = super().receive(what, source, shape, dtype, tag=tag)
+        found = super().take(expected)
         self.pipeline_ns += now_ns() - start
         return found
 

@@ -1,6 +1,7 @@
 """Is what was traced what the plan says?"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from trimtab.cost.explanation.tracing import (
     TracedBlock,
@@ -21,7 +22,7 @@ from trimtab.runtime.lowering.wires import Count
 
 def judged(plan: Plan, trace: Trace) -> TraceFacts:
     """A trace beside the closed form: traffic and FLOPs that follow from the plan without running anything."""
-    stages, by_stage, again = Stages(plan), stage_flops(plan), ring_scores_again(plan)
+    stages, by_stage, again = Stages(plan), stage_flops(_seeing_all(plan)), ring_scores_again(plan)
     said = planned(plan, 1, first=trace.step, ranks=[found.rank for found in trace.ranks])
     ranks, wrong = [], []
     for found, counts in zip(trace.ranks, said, strict=True):
@@ -45,6 +46,11 @@ def judged(plan: Plan, trace: Trace) -> TraceFacts:
     return TraceFacts(
         step=trace.step + 1, is_as_planned=not wrong, differences=tuple(wrong), ranks=tuple(ranks)
     )
+
+
+def _seeing_all(plan: Plan) -> Plan:
+    """The plan without windows: products compute what a mask hides afterwards."""
+    return replace(plan, network=replace(plan.network, window=0, full_layers=0))
 
 
 def _by_kind(found: Counts, said: Counts) -> Iterator[TracedCollective]:

@@ -8,7 +8,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimtab.plan.lowerable import refuse_unlowerable
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Phase
 from trimtab.runtime.lowering.tracing.meters import Meter
@@ -72,10 +71,7 @@ def trace(plan: Plan, rules: Rules, classes: Sequence[RankClass]) -> Trace:
         plan: Of any world size.
         rules: Of the run; whatever its numbers are, an update takes place.
         classes: All of its ranks, by ``rank_classes``.
-
-    Raises: InputError for a network that cannot be lowered.
     """
-    refuse_unlowerable(plan.network)
     return Trace(step=full_step(plan), ranks=tuple(trace_rank(plan, rules, one) for one in classes))
 
 
