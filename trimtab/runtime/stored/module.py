@@ -266,9 +266,9 @@ class StoredModule:
             if unit.params is not None and unit.is_layer:
                 for part in users_of(self._module, unit.path):
                     part.register_forward_pre_hook(self._before(unit))
-                    part.register_forward_hook(self._after(unit, is_layer=False))
+                    part.register_forward_hook(self._after_part(unit))
                 layer = self._module.get_submodule(unit.path)
-                layer.register_forward_hook(self._after(unit, is_layer=True))
+                layer.register_forward_hook(self._after_layer(unit))
         if self._gathers:
             self._module.register_forward_pre_hook(self._before_all)
             self._module.register_forward_hook(self._after_all)
@@ -300,18 +300,23 @@ class StoredModule:
 
         return gather
 
-    def _after(self, unit: Unit, *, is_layer: bool) -> Callable[..., None]:
-        def watch_backward(_module: nn.Module, _inputs: object, output: object) -> None:
-            if is_layer:
-                refuse_aliases(unit, output)
-                if self._is_forward:  # what is computed again inside a backward pass is needed there
-                    unit.release()
-                return
+    def _after_part(self, unit: Unit) -> Callable[..., None]:
+        """When the gradient of what a part returned arrives, its backward pass begins."""
+
+        def watch(_module: nn.Module, _inputs: object, output: object) -> None:
             found = [tensor for tensor in tensors_of(output) if tensor.grad_fn is not None]
             if found:
                 register_multi_grad_hook(found, lambda _: self._gather(unit), mode="any")
 
-        return watch_backward
+        return watch
+
+    def _after_layer(self, unit: Unit) -> Callable[..., None]:
+        def release(_module: nn.Module, _inputs: object, output: object) -> None:
+            refuse_aliases(unit, output)
+            if self._is_forward:  # What is computed again inside a backward pass is needed there.
+                unit.release()
+
+        return release
 
     # Pieces and wholes.
 
