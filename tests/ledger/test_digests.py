@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from trimtab.ledger.digests import weights_digest
+from trimtab.ledger.digests import WeightsDigest, weights_digest
 
 
 def _floats(*values):
@@ -37,3 +37,11 @@ def test_wrong_size_and_repeated_name_are_refused():
         weights_digest([("a", (3,), _floats(0.0, 1.0))])
     with pytest.raises(ValueError, match="'a' comes twice"):
         weights_digest([("a", (1,), _floats(0.0)), ("a", (1,), _floats(0.0))])
+
+
+def test_tensors_out_of_order_are_refused():
+    """One at a time nobody can sort them: the hash would depend on who sent first."""
+    digest = WeightsDigest()
+    digest.add("b", (1,), _floats(0.0))
+    with pytest.raises(ValueError, match="'a' comes after 'b'"):
+        digest.add("a", (1,), _floats(0.0))

@@ -18,7 +18,6 @@ from trimtab.app.run_folders import (
 from trimtab.ledger.manifests import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
-    export_model,
     find_checkpoints,
     newest_complete,
     verify_checkpoint,
@@ -86,14 +85,22 @@ def export_saved(
                 "--dtype is for --format huggingface; a safetensors file holds the weights as they are"
             )
         target = target or Path(f"{run.name}-{checkpoint.name}.safetensors")
-        with _writing(target):
-            export_model(checkpoint, target)
+        _write_file(checkpoint, target)
         said = {"file": str(target)}
     if is_json:
         print_document({"run": run.name, "checkpoint": checkpoint.name, **said})
     else:
         print(f"{checkpoint.name} of {run.name} -> {target}")
     return ExitCode.DONE
+
+
+def _write_file(checkpoint: Path, target: Path) -> None:
+    from trimtab.runtime.checkpoint.exporting import (
+        export_model,  # with numpy, which the other verbs need not wait for
+    )
+
+    with _writing(target):
+        export_model(checkpoint, target)
 
 
 def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: WeightType) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trimtab.catalog import Activation, Network, Norm, Positions
 from trimtab.cost.block_bytes import value_bytes
-from trimtab.plan.lifetimes import norm_piece
+from trimtab.plan.lifetimes import loss_tokens, norm_piece
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Transfer, Value
 from trimtab.plan.tables import BYTES_OF
@@ -111,7 +111,9 @@ class OperatorCounter:
                 )
             case OperatorKind.COMBINE_GRAD:
                 return OperatorBytes(scratch=2 * self.size(operator.inputs[0]))
-            case OperatorKind.VOCAB_SUMS | OperatorKind.LOSS:
+            case (
+                OperatorKind.VOCAB_MAX | OperatorKind.VOCAB_SUMS | OperatorKind.LOSS | OperatorKind.LOSS_GRAD
+            ):
                 return OperatorBytes(scratch=self._loss_needs(operator))
             case OperatorKind.NORM_SQUARE:
                 largest = max((self.elements(name) for name in operator.inputs), default=0)
@@ -171,8 +173,22 @@ class OperatorCounter:
         return 3 * self.elements(name) // self._network.embed * _INDEX
 
     def _loss_needs(self, operator: Operator) -> int:
-        given = operator.kind is OperatorKind.LOSS and len(operator.inputs) > 2
-        return 0 if given else self.elements(operator.inputs[0]) * _FP32
+        """A copy of the logits in fp32; where ranks have a part of the vocabulary each, of some tokens' only.
+
+        From logits in another type a copy is made first.
+        """
+        logits, kind = operator.inputs[0], operator.kind
+        is_cut = kind in (OperatorKind.VOCAB_MAX, OperatorKind.VOCAB_SUMS) or len(operator.inputs) > 2
+        if not is_cut:
+            return self.elements(logits) * _FP32 if kind is OperatorKind.LOSS else 0
+        if kind is OperatorKind.LOSS:
+            return 0
+        tokens = self.elements(
+            operator.inputs[1] if kind is not OperatorKind.VOCAB_MAX else operator.outputs[0]
+        )
+        vocab = self.elements(logits) // tokens
+        num_copies = (kind is not OperatorKind.VOCAB_MAX) + (self._values[logits].dtype != "fp32")
+        return num_copies * loss_tokens(tokens, vocab) * vocab * _FP32
 
     # Communication.
 

@@ -4,7 +4,7 @@ from trimtab.ledger.accounts import ENTRIES, Account, DeviceTime, Entry, Label, 
 from trimtab.ledger.advice import ADVICE, biggest_leak
 from trimtab.ledger.clocks import CLOCK_FILE_BYTES, ClockFile, ClockReading, read_clocks
 from trimtab.ledger.comparison import Comparison, EntryPair, Outcome, Setting, compare, flat_settings
-from trimtab.ledger.digests import weights_digest
+from trimtab.ledger.digests import WeightsDigest, weights_digest
 from trimtab.ledger.errors import AccountError, ClockFileError, JournalError
 from trimtab.ledger.events import EventKind, Incarnation, RunRecords
 from trimtab.ledger.journal import Event, Journal, encode_event, read_events, read_journal
@@ -39,6 +39,7 @@ __all__ = [
     "RunRecords",
     "RunReport",
     "Setting",
+    "WeightsDigest",
     "account",
     "all_points",
     "biggest_leak",

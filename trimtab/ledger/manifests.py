@@ -1,8 +1,10 @@
 """The manifest of a checkpoint: what a whole one holds, and which folders of a run are whole.
 
 A checkpoint is a folder ``step-<N>`` with ``model.safetensors`` (fp32 master weights under their logical
-names), ``optimizer.safetensors`` (``<part>/<name>``) and ``manifest.json``, which is written last. A folder
-under any other name, such as ``step-<N>.tmp-<pid>``, never counts as a checkpoint.
+names), ``optimizer.safetensors`` (``<part>/<name>``) and ``manifest.json``, which is written last. Where ranks hold
+pieces, each has files of its own, ``model-<rank>.safetensors`` and ``optimizer-<rank>.safetensors``, with boxes of
+tensors: ``<name>[0:8,16:32]``. A folder under any other name, such as ``step-<N>.tmp-<pid>``, never counts as a
+checkpoint.
 
 Text and sizes come in as values: who reads the disk passes them, so that this module needs neither paths
 nor tensors.
@@ -18,10 +20,14 @@ from typing import Any, TypeVar
 from trimtab.terms import RunError
 
 FORMAT_NAME = "trimtab-checkpoint"
-FORMAT_MAJOR = 1
-"""A reader refuses any other major version: the meaning of a field has changed."""
+FORMAT_MAJOR = 2
+"""A reader refuses a newer major version: the meaning of a field has changed.
+
+2: a part may stand in the files of several ranks, in boxes. What stands whole in two files is still written as 1.0.
+"""
 FORMAT_MINOR = 0
 """Grows when an optional field with a default is added; a reader accepts every minor version."""
+WHOLE_VERSION = (1, 0)
 
 MANIFEST_NAME = "manifest.json"
 MODEL_FILE = "model.safetensors"
@@ -30,8 +36,9 @@ PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})")
+_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:\.gone)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -85,7 +92,7 @@ class Manifest:
     """What resumes a run besides tensors: lr schedule, seeds, data position, and so on. JSON values."""
     written_by: str = ""
     """Version of Trimtab that wrote the checkpoint; empty when not recorded."""
-    version: tuple[int, int] = (FORMAT_MAJOR, FORMAT_MINOR)
+    version: tuple[int, int] = WHOLE_VERSION
 
     @property
     def size_bytes(self) -> int:
@@ -127,11 +134,31 @@ def step_of(name: str) -> int | None:
 def writer_of(name: str) -> int | None:
     """The process that left a save or a removal unfinished under this name, or None for any other name.
 
-    >>> writer_of("step-20.tmp-77"), writer_of("step-20")
-    (77, None)
+    >>> writer_of("step-20.tmp-77"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
+    (77, 77, None)
     """
     match = _UNFINISHED_FOLDER.fullmatch(name)
     return int(match[2]) if match else None
+
+
+def rank_file(file: str, rank: int) -> str:
+    """The file of one rank that holds its pieces of what a file would hold.
+
+    >>> rank_file("model.safetensors", 12)
+    'model-12.safetensors'
+    """
+    stem, _, kind = file.partition(".")
+    return f"{stem}-{rank}.{kind}"
+
+
+def whole_file(file: str) -> str:
+    """The inverse, also of a file that is of no rank.
+
+    >>> whole_file("model-12.safetensors"), whole_file("model.safetensors")
+    ('model.safetensors', 'model.safetensors')
+    """
+    match = _RANK_FILE.fullmatch(file)
+    return f"{match[1]}.{match[2]}" if match else file
 
 
 def is_plain_file_name(name: str) -> bool:
@@ -183,8 +210,8 @@ def parse_manifest(text: str, source: str) -> Manifest:
         version=version,
     )
     for kind, names in (
-        ("file", [f.name for f in manifest.files]),
-        ("part", [p.name for p in manifest.parts]),
+        ("file", [(f.name,) for f in manifest.files]),
+        ("part", [(p.name, p.file) for p in manifest.parts]),
     ):
         if len(set(names)) != len(names):
             raise reader.error(f"a {kind} is listed twice: {sorted(names)}")
@@ -290,9 +317,9 @@ def _parse_version(reader: _Reader) -> tuple[int, int]:
     if match is None:
         raise reader.error(f"version {text!r} is not of the form major.minor")
     major, minor = int(match[1]), int(match[2])
-    if major != FORMAT_MAJOR:
+    if not WHOLE_VERSION[0] <= major <= FORMAT_MAJOR:
         raise UnsupportedFormatError(
-            str(reader.error(f"format version {text}; this Trimtab reads {FORMAT_MAJOR}.x"))
+            str(reader.error(f"format version {text}; this Trimtab reads 1.x and {FORMAT_MAJOR}.x"))
             + ("; install a newer Trimtab to use it" if major > FORMAT_MAJOR else "")
         )
     return major, minor

@@ -126,3 +126,14 @@ def norm_piece(elements: int) -> int:
     (65536, 131072)
     """
     return max(2**16, -(-elements // 16))
+
+
+def loss_tokens(tokens: int, vocab: int) -> int:
+    """Tokens whose logits are looked at together where ranks have a part of the vocabulary each.
+
+    Everything but the logits themselves lives for so many tokens only, in fp32: a sixteenth of them, or 16384 logits.
+
+    >>> loss_tokens(8192, 32000), loss_tokens(32, 67), loss_tokens(4, 2**20)
+    (512, 32, 1)
+    """
+    return min(tokens, max(-(-tokens // 16), 2**14 // vocab, 1))

@@ -1,26 +1,30 @@
 """Keeps a run's state: decides at every step border whether to save, stages, and says what became of it.
 
-Only the lead rank of an epoch saves; of a state in pieces it gets them all. Whoever becomes lead after a loss starts a
-saver of its own and goes on from what is on disk.
+Of a state that every rank has only the lead rank of an epoch saves. Of a state in pieces every rank saves its own, and the
+lead makes one checkpoint of them. Whoever becomes lead after a loss starts a saver of its own and goes on from what is on
+disk.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from trimtab.ledger.manifests import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
+from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.loader import LoadedCheckpoint, load
-from trimtab.runtime.checkpoint.saver import Fault, Saver
+from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
+from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import RunState
+from trimtab.runtime.run_state import Parts, RunState
 from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
@@ -69,6 +73,7 @@ class Keeper:
         self._recorder, self._faults, self._watch, self._tell = recorder, faults, watch, tell
         self._saver: Saver | None = None
         self._group: Group | None = None
+        self._saved_by: Mapping[int, Parts] = {}
         self._last_saved = 0
         self._step_s = 0.0
         self._stall_s = self._drain_s = 0.0
@@ -90,17 +95,19 @@ class Keeper:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
-        loaded = load(folder, expected=self._state.shapes())
-        self._check_identity(loaded, folder.name)
-        self._state.load(loaded.state)
-        self._state.num_updates = int(loaded.extra["optimizer_steps"])
-        self._scores = {int(step): loss for step, loss in loaded.extra.get("scores", {}).items()}
-        self._last_saved = loaded.step
-        return loaded.step
+        with open_contents(folder) as contents:
+            contents.check_shapes(shapes_of(self._state.shapes()))
+            self._check_identity(contents, folder.name)
+            self._state.load(CheckpointState(contents))
+            self._state.num_updates = int(contents.extra["optimizer_steps"])
+            self._scores = {int(step): loss for step, loss in contents.extra.get("scores", {}).items()}
+            self._last_saved = contents.step
+        return self._last_saved
 
     def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; ``num_losses`` ranks were lost since the one before."""
         self._group = group
+        self._saved_by = self._state.saved_by(group)
         self._losses_s += [time.monotonic()] * num_losses
         self._bordered_s = time.monotonic()
 
@@ -139,7 +146,7 @@ class Keeper:
             return
         with self._recorder.within(Clock.CHECKPOINT_STALL):
             self._drain()
-            if self._agree(self._is_lead and finished not in self._lead_saver().complete):
+            if self._agree(self._is_lead and finished not in self._own_saver().complete):
                 self._save(finished)
                 self._drain()
 
@@ -170,28 +177,57 @@ class Keeper:
 
     def _save(self, finished: int) -> None:
         assert self._group is not None, "saves happen inside an epoch"
+        is_writer = self._group.rank in self._saved_by
+        if not self._is_in_company and not is_writer:
+            return
         started_s = time.monotonic()
         with self._recorder.within(Clock.CHECKPOINT_STALL):
-            whole = self._state.whole(self._group)
             is_finite = self._state.is_finite()
-            if not self._is_lead:
-                return
-            saver = self._lead_saver()
-            retention = Retention(
-                newest=self._rules.keep,
-                best=best_step(self._scores_on_disk(saver, finished)) if self._rules.keeps_best else None,
-            )
-            saver.stage(
-                finished,
-                whole,
-                self._extra(finished),
-                retention=retention,
-                finite=is_finite,
-                fault=self._fault(finished),
-            )
+            into = self._opened(finished, is_finite) if self._is_in_company else None
+            if is_writer and (into is not None or not self._is_in_company):
+                self._stage(finished, is_finite, into)
             self._faults.in_timer(Clock.CHECKPOINT_STALL, finished)
         self._stall_s = time.monotonic() - started_s
         self._hear()
+
+    def _stage(self, finished: int, is_finite: bool, into: str | None) -> None:
+        saver = self._own_saver()
+        best = best_step(self._scores_on_disk(saver, finished)) if self._rules.keeps_best else None
+        saver.stage(
+            finished,
+            self._state.saved(),
+            self._extra(finished),
+            retention=Retention(newest=self._rules.keep, best=best),
+            finite=is_finite,
+            fault=self._fault(finished),
+            into=into,
+        )
+
+    def _opened(self, finished: int, is_finite: bool) -> str | None:
+        """All agree that they can save, and on the folder that the lead has made; None if somebody cannot."""
+        assert self._group is not None, "saves happen inside an epoch"
+        own = self._own_saver() if self._group.rank in self._saved_by else None
+        name = own.open(finished) if own is not None and self._is_lead else None
+        writer = int(name.rpartition("-")[2]) if name else 0
+        is_busy = own is not None and own.saving is not None
+        word = torch.tensor([writer, not is_finite, is_busy], dtype=torch.int64)
+        self._group.all_reduce(word, operation="max")
+        opened_by, somewhere_bad, somewhere_busy = word.tolist()
+        if not opened_by:
+            return None
+        if somewhere_bad or somewhere_busy:
+            if own is not None and name:
+                reason = (
+                    "holds values that are not finite" if somewhere_bad else "is still writing the one before"
+                )
+                own.give_up(finished, name, f"a rank {reason}")
+            return None
+        return f"{folder_name(finished)}.tmp-{opened_by}"
+
+    @property
+    def _is_in_company(self) -> bool:
+        """Whether several ranks save."""
+        return len(self._saved_by) > 1
 
     def _scores_on_disk(self, saver: Saver, finished: int) -> dict[int, float]:
         there = saver.complete | {finished}
@@ -206,9 +242,16 @@ class Keeper:
             return Fault.SLOW
         return None
 
-    def _lead_saver(self) -> Saver:
+    def _own_saver(self) -> Saver:
+        """Of this rank, which saves something."""
+        assert self._group is not None, "saves happen inside an epoch"
         if self._saver is None:
-            self._saver = Saver(self._folder, self._state.shapes())
+            others = {rank: parts for rank, parts in self._saved_by.items() if rank != self._group.rank}
+            company = Company(
+                rank=self._group.rank, is_lead=self._is_lead, others=others if self._is_lead else {}
+            )
+            own = self._saved_by[self._group.rank]
+            self._saver = Saver(self._folder, own, company if others else None)
             self._last_saved = max((*self._saver.complete, self._last_saved))
         return self._saver
 
@@ -223,7 +266,13 @@ class Keeper:
                 self._say(event)
 
     def _say(self, event: object) -> None:
+        is_part = self._is_in_company and not self._is_lead
         match event:
+            case Saved() | Skipped() if is_part:
+                pass  # the lead says it of all
+            case Failed() if is_part:
+                text = f"{folder_name(event.step)}: a part of it could not be written: {event.reason}"
+                self._tell("warning", {"text": text})
             case Saved():
                 self._drain_s = event.seconds
                 fields = {
@@ -244,8 +293,8 @@ class Keeper:
             case _:
                 self._tell("warning", {"text": str(event)})
 
-    def _check_identity(self, loaded: LoadedCheckpoint, name: str) -> None:
-        found = loaded.extra.get("identity", {})
+    def _check_identity(self, contents: Contents, name: str) -> None:
+        found = contents.extra.get("identity", {})
         wrong = [
             f"{key}: {found.get(key)} there, {value} here"
             for key, value in self._rules.identity.items()
@@ -265,6 +314,8 @@ class Keeper:
         }
 
     def _state_bytes(self) -> int:
-        return sum(
-            4 * tensor.numel() for tensors in self._state.shapes().values() for tensor in tensors.values()
+        """That the rank with the most saves."""
+        return max(
+            sum(4 * tensor.numel() for tensors in parts.values() for tensor in tensors.values())
+            for parts in self._saved_by.values()
         )

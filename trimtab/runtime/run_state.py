@@ -12,6 +12,15 @@ from trimtab.runtime.errors import RankError
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.process_groups import Group
+from trimtab.runtime.weights.reading import Weights
+
+
+class StateSource(Protocol):
+    """A saved state, as those read it who go on from it."""
+
+    def part(self, name: str) -> Weights:
+        """The logical tensors of one part (``parameters``, ``exp_avg``, …)."""
+
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Logical tensors, fp32: by part (``parameters``, ``exp_avg``, …) and by parameter."""
@@ -46,13 +55,22 @@ class RunState(Protocol):
         """What the lead says, for ranks that must do together what it decides."""
 
     def shapes(self) -> Parts:
-        """What ``whole`` gives, for names and shapes only."""
+        """All logical tensors, for names and shapes only."""
 
-    def whole(self, group: Group) -> Parts:
-        """All logical tensors on the lead; every rank calls it, and on others nothing may come out."""
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """Which rank saves what, the lead among them: names and shapes, each element of the state once.
 
-    def load(self, parts: Parts) -> None:
-        """Take over this rank's part of a state of exactly these names and shapes."""
+        Boxes of tensors, where several ranks save, are named as ``checkpoint.pieces`` names them.
+        """
+
+    def saved(self) -> Parts:
+        """What this rank saves: the tensors themselves, of the names and shapes of ``saved_by``."""
+
+    def load(self, source: StateSource) -> None:
+        """Take over this rank's part of a state that has exactly the names and shapes of ``shapes``.
+
+        One whole tensor is in memory at a time, or the piece of one that this rank holds.
+        """
 
     def is_finite(self) -> bool:
         """Whether the weights that this rank has hold neither nan nor inf."""
@@ -116,16 +134,20 @@ class ReplicatedState:
         """See RunState."""
         return self._parts()
 
-    def whole(self, group: Group) -> Parts:
-        """See RunState; the tensors themselves, on every rank."""
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """See RunState; the lead saves all."""
+        return {group.members[0]: self._parts()}
+
+    def saved(self) -> Parts:
+        """See RunState."""
         return self._parts()
 
-    def load(self, parts: Parts) -> None:
+    def load(self, source: StateSource) -> None:
         """See RunState."""
-        own = self._parts()
-        for part, tensors in parts.items():
+        for part, tensors in self._parts().items():
+            weights = source.part(part)
             for name, tensor in tensors.items():
-                own[part][name].copy_(tensor)
+                tensor.copy_(weights.read(name))
 
     def is_finite(self) -> bool:
         """See RunState."""
@@ -166,8 +188,10 @@ class ReplicatedState:
 
 def digest_of(weights: Mapping[str, Tensor]) -> str:
     """SHA-256 of logical tensors in order of name."""
-    items = []
-    for name, tensor in weights.items():
-        elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-        items.append((name, tuple(tensor.shape), memoryview(elements).cast("B")))
-    return weights_digest(items)
+    return weights_digest(hashable(name, tensor) for name, tensor in weights.items())
+
+
+def hashable(name: str, tensor: Tensor) -> tuple[str, tuple[int, ...], memoryview]:
+    """A logical tensor as ``WeightsDigest.add`` takes it."""
+    elements: Any = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return name, tuple(tensor.shape), memoryview(elements).cast("B")

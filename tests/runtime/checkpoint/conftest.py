@@ -3,14 +3,26 @@ import json
 import math
 import os
 import pickle
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from trimtab.ledger.manifests import FileEntry, Manifest, manifest_document, seal
+from trimtab.runtime.checkpoint.contents import open_contents
+from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
 from trimtab.runtime.checkpoint.staging import Layout
 
 SHAPES = {"embedding.weight": (5, 4), "layers.0.mlp.up.weight": (3, 4), "layers.0.mlp.up.bias": (3,)}
+
+
+@dataclass
+class Loaded:
+    """What a run would continue from."""
+
+    step: int
+    state: dict[str, dict[str, torch.Tensor]]
+    extra: dict[str, object]
 
 
 class Kit:
@@ -52,6 +64,18 @@ class Kit:
         )
         (folder / "manifest.json").write_text(json.dumps(seal(manifest_document(manifest) | changes)))
         return folder
+
+    def load(self, folder, expected=None):
+        """All of a checkpoint, as a run reads it that goes on from it."""
+        with open_contents(folder) as contents:
+            if expected is not None:
+                contents.check_shapes(shapes_of(expected))
+            source = CheckpointState(contents)
+            state = {
+                part: {name: source.part(part).read(name) for name in tensors}
+                for part, tensors in contents.shapes.items()
+            }
+            return Loaded(step=contents.step, state=state, extra=contents.extra)
 
     def entries(self, contents):
         return tuple(

@@ -5,7 +5,6 @@ import torch
 
 from trimtab.ledger.manifests import CheckpointError
 from trimtab.runtime.checkpoint.errors import StateMismatchError
-from trimtab.runtime.checkpoint.loader import load
 
 STORED = Path(__file__).parent / "data" / "step-20"
 
@@ -14,14 +13,16 @@ def test_state_comes_back_with_the_same_bits(kit, tmp_path):
     """A resumed run would not be the run that was stopped."""
     state = kit.state()
     state["exp_avg"]["layers.0.mlp.up.bias"] = torch.tensor([float("nan"), -0.0, 1e-45])
-    loaded = load(kit.write(tmp_path, 20, state, extra={"lr": 1e-3, "data": {"epoch": 2}}), expected=state)
+    loaded = kit.load(
+        kit.write(tmp_path, 20, state, extra={"lr": 1e-3, "data": {"epoch": 2}}), expected=state
+    )
     assert kit.same_bits(loaded.state, state)
     assert (loaded.step, loaded.extra) == (20, {"lr": 1e-3, "data": {"epoch": 2}})
 
 
 def test_checkpoint_of_format_1_0_loads(kit):
     """S-CKP-18: an upgrade would refuse what users have. The stored folder is never regenerated."""
-    loaded = load(STORED, expected=kit.state())
+    loaded = kit.load(STORED, expected=kit.state())
     assert loaded.step == 20
     assert kit.same_bits(loaded.state, kit.state())
     assert loaded.extra == {"step": 20, "seed": 7, "lr_schedule": {"finished": 20}}
@@ -34,7 +35,7 @@ def test_flipped_bit_is_refused_by_file(kit, tmp_path, name, position):
     folder = kit.write(tmp_path, 20, kit.state())
     kit.flip_bit(folder / name, position)
     with pytest.raises(CheckpointError, match=f"^step-20/{name}: damaged: sha256"):
-        load(folder)
+        kit.load(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
@@ -44,7 +45,7 @@ def test_cut_file_is_refused_with_its_size(kit, tmp_path, name):
     body = (folder / name).read_bytes()
     (folder / name).write_bytes(body[:-1])
     with pytest.raises(CheckpointError, match=f"step-20/{name}: {len(body) - 1} bytes, expected {len(body)}"):
-        load(folder)
+        kit.load(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
@@ -58,7 +59,7 @@ def test_planted_pickle_is_not_executed(kit, tmp_path, payload, name, agree):
     else:
         (folder / name).write_bytes(pickled)
     with pytest.raises(CheckpointError, match=f"step-20/{name}: "):
-        load(folder)
+        kit.load(folder)
     assert not mark.exists()
 
 
@@ -68,7 +69,7 @@ def test_planted_side_file_is_never_opened(kit, tmp_path, payload):
     pickled, mark = payload
     for name in ("rng.pkl", "optimizer.pt", ".metadata", "scheduler.bin"):
         (folder / name).write_bytes(pickled)
-    assert kit.same_bits(load(folder).state, kit.state())
+    assert kit.same_bits(kit.load(folder).state, kit.state())
     assert not mark.exists()
 
 
@@ -80,7 +81,7 @@ def test_names_and_shapes_that_do_not_fit_are_all_listed(kit, tmp_path):
         parts=("parameters",),
     )
     with pytest.raises(StateMismatchError) as caught:
-        load(folder, expected=wanted)
+        kit.load(folder, expected=wanted)
     assert caught.value.missing == ("parameters/layers.0.mlp.renamed.bias",)
     assert caught.value.extra == ("parameters/layers.0.mlp.up.bias",)
     assert caught.value.mismatched == (("parameters/embedding.weight", (5, 4), (5, 8)),)
@@ -92,7 +93,7 @@ def test_missing_optimizer_state_is_named(kit, tmp_path):
     """S-CKP-16: the first update after a resume would start from empty moments."""
     folder = kit.write(tmp_path, 20, kit.state(parts=("parameters", "exp_avg")))
     with pytest.raises(StateMismatchError, match=r"missing: exp_avg_sq/embedding\.weight"):
-        load(folder, expected=kit.state())
+        kit.load(folder, expected=kit.state())
 
 
 def test_moments_follow_the_name_not_the_position(kit, tmp_path):
@@ -100,15 +101,15 @@ def test_moments_follow_the_name_not_the_position(kit, tmp_path):
     shapes = {"a.weight": (2, 2), "b.weight": (2, 2), "c.weight": (2, 2)}
     state = kit.state(shapes)
     reordered = {part: dict(reversed(tensors.items())) for part, tensors in reversed(state.items())}
-    loaded = load(kit.write(tmp_path, 20, reordered), expected=state)
+    loaded = kit.load(kit.write(tmp_path, 20, reordered), expected=state)
     assert kit.same_bits(loaded.state, state)
 
 
 def test_loaded_state_can_be_written_to(kit, tmp_path):
     """The optimizer updates moments in place; the file must not change with them."""
     folder = kit.write(tmp_path, 20, kit.state())
-    loaded = load(folder)
+    loaded = kit.load(folder)
     for tensors in loaded.state.values():
         for tensor in tensors.values():
             tensor.zero_()
-    assert kit.same_bits(load(folder).state, kit.state())
+    assert kit.same_bits(kit.load(folder).state, kit.state())

@@ -14,7 +14,6 @@ import torch
 
 from trimtab.policy.retention import Retention
 from trimtab.runtime.checkpoint.events import Failed, Kept, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.loader import load
 from trimtab.runtime.checkpoint.saver import MAX_EXTRA_BYTES, Fault, Saver
 from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
@@ -77,7 +76,7 @@ def test_what_was_staged_is_what_loads(kit, saver, tmp_path):
     (event,) = _save(saver, 20, state, extra={"step": 20, "data": {"epoch": 1}})
     assert isinstance(event, Saved)
     assert (event.step, event.size_bytes) == (20, sum(map(len, kit.contents(state).values())))
-    loaded = load(tmp_path / "step-20", expected=state)
+    loaded = kit.load(tmp_path / "step-20", expected=state)
     assert kit.same_bits(loaded.state, state)
     assert loaded.extra == {"step": 20, "data": {"epoch": 1}}
     assert verify_checkpoint(tmp_path / "step-20") == []
@@ -93,7 +92,7 @@ def test_training_goes_on_while_the_save_is_written(kit, saver, tmp_path):
             tensor.fill_(float("nan"))
     assert saver.saving == 20
     saver.drain(DEADLINE_S)
-    assert kit.same_bits(load(tmp_path / "step-20").state, as_staged)
+    assert kit.same_bits(kit.load(tmp_path / "step-20").state, as_staged)
 
 
 def test_save_before_the_last_one_ended_is_skipped(kit, saver):
@@ -125,7 +124,7 @@ def test_what_must_not_become_a_checkpoint_does_not(kit, saver, tmp_path, settin
 def test_numbers_as_keys_survive(kit, saver, tmp_path):
     """JSON turns them into text, in another order: the seal would not fit what a reader sees."""
     _save(saver, 20, kit.state(), extra={"losses": {9: 1.0, 10: 2.0}})
-    assert load(tmp_path / "step-20").extra == {"losses": {"9": 1.0, "10": 2.0}}
+    assert kit.load(tmp_path / "step-20").extra == {"losses": {"9": 1.0, "10": 2.0}}
 
 
 def test_existing_step_is_skipped_also_after_a_restart(kit, saver, tmp_path):
@@ -136,7 +135,7 @@ def test_existing_step_is_skipped_also_after_a_restart(kit, saver, tmp_path):
             assert _save(who, 20, kit.state(seed=1)) == [
                 Skipped(step=20, reason="step-20 is already complete and is never overwritten")
             ]
-    assert kit.same_bits(load(tmp_path / "step-20").state, kit.state())
+    assert kit.same_bits(kit.load(tmp_path / "step-20").state, kit.state())
 
 
 def test_older_ones_go_only_when_the_newer_is_durable(kit, saver, tmp_path):
@@ -197,7 +196,7 @@ def test_disk_with_room_for_one_and_a_half(kit, small_disk):
         "older checkpoints are untouched",
     )
     assert os.listdir(small_disk) == ["step-10"]
-    assert kit.same_bits(load(newest_complete(small_disk).folder).state, state)
+    assert kit.same_bits(kit.load(newest_complete(small_disk).folder).state, state)
 
 
 def test_storage_that_becomes_read_only(kit, small_disk):
@@ -347,7 +346,7 @@ def _is_filled(state, value):
     return all(bool((tensor == value).all()) for tensors in state.values() for tensor in tensors.values())
 
 
-def test_trainer_killed_at_random_moments_of_a_save(trainers, tmp_path):
+def test_trainer_killed_at_random_moments_of_a_save(kit, trainers, tmp_path):
     """S-CKP-08: after any kill the newest whole checkpoint loads, and nothing half is left or believed."""
     moments = random.Random(8)
     known = {}
@@ -359,13 +358,13 @@ def test_trainer_killed_at_random_moments_of_a_save(trainers, tmp_path):
         newest = max((s for s, is_saved in known.items() if is_saved), default=None)
         assert (folder and folder.name) == (newest and f"step-{newest}")
         if folder:
-            loaded = load(folder)
+            loaded = kit.load(folder)
             assert _is_filled(loaded.state, newest)
             assert loaded.extra == {"step": newest}
     assert 0 < sum(known.values()) < 10  # else every kill came too late or too early, and nothing was tested
 
 
-def test_writer_killed_at_random_moments_of_a_save(tmp_path):
+def test_writer_killed_at_random_moments_of_a_save(kit, tmp_path):
     """S-CKP-08, S-CKP-10: the run goes on with another writer, and what it was told is what is there."""
     moments = random.Random(9)
     saved = []
@@ -380,7 +379,7 @@ def test_writer_killed_at_random_moments_of_a_save(tmp_path):
             assert failed == ([] if step in saved else [step])
             assert _steps(tmp_path)[-1:] == saved[-1:]
             if saved:
-                assert _is_filled(load(newest_complete(tmp_path).folder).state, saved[-1])
+                assert _is_filled(kit.load(newest_complete(tmp_path).folder).state, saved[-1])
         assert 0 < len(saved) < 10
         _save(saver, 99, _filled(99))
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]

@@ -7,9 +7,9 @@ import safetensors.torch
 
 from trimtab.ledger.manifests import CheckpointError, UnsupportedFormatError, seal
 from trimtab.runtime.checkpoint.errors import UnsafePathError
+from trimtab.runtime.checkpoint.exporting import export_model
 from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
-    export_model,
     find_checkpoints,
     look_until_still,
     newest_complete,
@@ -84,9 +84,9 @@ def test_run_without_checkpoints_starts_from_nothing(tmp_path):
 def test_newer_format_is_not_passed_over(kit, tmp_path):
     """S-CKP-18: an older Trimtab would silently go back and train the newer steps again."""
     kit.write(tmp_path, 10, kit.state())
-    kit.write(tmp_path, 20, kit.state(), version="2.0")
+    kit.write(tmp_path, 20, kit.state(), version="3.0")
     with pytest.raises(
-        UnsupportedFormatError, match=r"step-20/manifest\.json: .*2\.0; this Trimtab reads 1\.x"
+        UnsupportedFormatError, match=r"step-20/manifest\.json: .*3\.0; this Trimtab reads 1\.x and 2\.x"
     ):
         newest_complete(tmp_path)
 

@@ -1,5 +1,9 @@
 """Does a run of ranks that hold pieces train, survive a loss, and go on in another layout, with the same bits?"""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Ran, Trimtab
@@ -45,6 +49,34 @@ def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, undisturbed
     assert (recovery["rank"], recovery["steps_lost"]) == (1, 2)
     spawned = [(event["rank"], event["incarnation"]) for event in ran.events("spawned")]
     assert sorted(spawned) == [(0, 0), (1, 0), (1, 1), (2, 0)]
+    assert_saved_in_pieces(trimtab, ran)
+
+
+def assert_saved_in_pieces(trimtab: Trimtab, ran: Ran) -> None:
+    """Three ranks wrote the last checkpoint; what is exported of it has the hash that the run has told."""
+    newest = ran.folder / "checkpoints" / f"step-{ran.document['steps']}"
+    assert {path.name for path in newest.glob("model*")} == {f"model-{rank}.safetensors" for rank in range(3)}
+    trimtab("checkpoints", "verify", ran.document["run"])
+    exported = ran.cwd / "pieces.safetensors"
+    trimtab("checkpoints", "export", ran.document["run"], "--to", str(exported))
+    code = "import sys; from pathlib import Path; from same_bits import weights_sha256 as of; print(of(Path(sys.argv[1])))"
+    referee = subprocess.run(
+        [sys.executable, "-c", code, str(exported)],
+        cwd=Path(__file__).parents[3] / "referee",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert referee.stdout.strip() == ran.document["weights_sha256"]
+
+
+def test_a_save_that_one_rank_cannot_write_is_no_checkpoint(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """The run goes on, loudly, and the next save counts."""
+    ran = run(trimtab, STAGES, 2, "--inject", "torn-checkpoint:step=4")
+    assert_same(ran, undisturbed)
+    states = {(event["step"], event["state"]) for event in ran.events("checkpoint")}
+    assert {(4, "failed"), (8, "saved")} <= states
+    assert not (ran.folder / "checkpoints" / "step-4").exists()
 
 
 def test_a_stage_is_lost_before_the_first_checkpoint(trimtab: Trimtab, undisturbed: Ran) -> None:

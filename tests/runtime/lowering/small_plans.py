@@ -1,8 +1,13 @@
 """Plans of small networks, for tests of what runs them."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from trimtab.catalog import Machine, cluster, network
+from trimtab.catalog.hugging_face import Box
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.physical import Plan
 from trimtab.plan.training import Training
@@ -78,3 +83,14 @@ def small_plan(
 def question(plan: Plan, *, steps: int = 2) -> Question:
     """A plan to be verified as a job with AdamW and clipping would."""
     return Question(plan=plan, optimizer=AdamW(lr=1e-3), clip=0.5, seed=3, steps=steps)
+
+
+class Named:
+    """Weights of a whole network."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    def read(self, name: str, box: Box | None = None, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        ends = box or tuple((0, length) for length in self.tensors[name].shape)
+        return self.tensors[name][tuple(slice(*pair) for pair in ends)].to(dtype, copy=True)

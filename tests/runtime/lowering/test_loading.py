@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, small_plan
+from tests.runtime.lowering.small_plans import EXPERTS, LEARNED, ROTARY, Named, small_plan
 from trimtab.catalog.hugging_face import Box
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.extents import Extent, Run, take
@@ -51,17 +51,6 @@ def test_a_piece_is_what_the_whole_would_give(drawn: tuple[tuple[int, ...], Exte
     piece = read_piece(weights, "any", extent)
     assert torch.equal(piece, take(whole, extent))
     assert weights.num_read == int((piece != 0).sum())
-
-
-class Named:
-    """Weights of a whole network."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.tensors = tensors
-
-    def read(self, name: str, box: Box | None = None, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        ends = box or tuple((0, length) for length in self.tensors[name].shape)
-        return self.tensors[name][tuple(slice(*pair) for pair in ends)].to(dtype, copy=True)
 
 
 @pytest.mark.parametrize("fields", [LEARNED, ROTARY, EXPERTS])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.lowering.small_plans import ROTARY, question, small_plan
+from tests.runtime.lowering.small_plans import LEARNED, ROTARY, question, small_plan
 from tests.runtime.lowering.test_layouts import FAST, SLOW, Layout
 from trimtab.cost.counts import counts_of
 from trimtab.cost.step_memory import StepMemory, constant_bytes
@@ -26,6 +26,12 @@ paddings of stored pieces, are what is not exact."""
 MORE: dict[str, Layout] = {
     "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
     "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
+    "much vocabulary": (
+        2,
+        "MESH tp 2\nSPLIT heads, mlp, vocab OVER tp",
+        {**LEARNED, "vocab": 8195},
+        {"microbatch": 4},
+    ),
 }
 
 

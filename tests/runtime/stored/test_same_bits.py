@@ -1,8 +1,14 @@
 """Does a class that is stored in pieces train to the bits of one that is whole, whatever its forward pass does?"""
 
+import math
+from collections.abc import Mapping
+
 import pytest
+import torch
+from torch import Tensor
 
 from tests.runtime.stored.crews import Rank, job_of, on_ranks, whole_run
+from trimtab.runtime.checkpoint.pieces import split_box, whole_box
 
 STEPS = 3
 EVERYTHING = "STORE params, grads, states OVER dp"
@@ -15,16 +21,28 @@ def assert_same_bits(name: str, devices: int, storage: str, folder, **train: obj
 
     def act(rank: Rank) -> object:
         results = rank.steps(STEPS)
-        return results, rank.state.digest(rank.group), rank.state.whole(rank.group)
+        return results, rank.state.digest(rank.group), rank.state.saved()
 
     found = on_ranks(job, folder, act)
     for results, digest, _ in found:
         assert results == expected
         assert digest == state.digest(alone)
-    _, _, parts = found[0]
-    for part, tensors in state.whole(alone).items():
+    for part, tensors in state.saved().items():
         for tensor_name, tensor in tensors.items():
-            assert parts[part][tensor_name].equal(tensor), (part, tensor_name)
+            assert put_together(tensor, tensor_name, [saved[part] for *_, saved in found if part in saved])
+
+
+def put_together(expected: Tensor, name: str, saved: list[Mapping[str, Tensor]]) -> bool:
+    """Whether the boxes of all ranks are this tensor, each element once."""
+    seen = torch.full_like(expected, math.nan)
+    for by_box in saved:
+        for box_name, tensor in by_box.items():
+            logical, box = split_box(box_name)
+            if logical == name:
+                where = tuple(slice(*ends) for ends in box or whole_box(expected.shape))
+                assert bool(seen[where].isnan().all()), f"{box_name} is saved twice"
+                seen[where] = tensor
+    return seen.equal(expected)
 
 
 @pytest.mark.parametrize(

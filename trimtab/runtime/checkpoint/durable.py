@@ -1,7 +1,12 @@
 """Writing so that a power cut finds either everything or nothing. Standard library only."""
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
+
+GONE = ".gone"
+"""Ends the name of an unfinished checkpoint that is being removed."""
 
 
 def write_all(fd: int, contents: memoryview) -> None:
@@ -17,6 +22,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def take_away(unfinished: Path) -> None:
+    """Remove a folder that is no checkpoint yet, in which others may be writing; nothing if it has gone.
+
+    Its name goes first, in one act: whoever still writes there by name finds nothing, and gives up too.
+    """
+    doomed = unfinished.with_name(f"{unfinished.name.removesuffix(GONE)}{GONE}")
+    for _ in range(2):
+        with contextlib.suppress(
+            OSError
+        ):  # it has gone, or an earlier one of its name is still on its way out
+            os.rename(unfinished, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def free_bytes(folder: Path) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from trimtab.runtime.checkpoint.durable import write_all
 from trimtab.runtime.checkpoint.writer import ABANDON_SIGNAL
 
 WRITER_MODULE = "trimtab.runtime.checkpoint.writer"
@@ -24,7 +25,8 @@ class WriterEndedError(Exception):
 class WriterProcess:
     """One writer, from its start to its end.
 
-    ``send`` and ``receive`` do not wait: a request is smaller than a pipe, and answers are read as they are.
+    ``send`` and ``receive`` do not wait: a request is smaller than a pipe, or a writer that is idle takes it, and answers
+    are read as they are.
     """
 
     def __init__(self, *, staging_fd: int, size_bytes: int, folder: Path) -> None:
@@ -58,7 +60,7 @@ class WriterProcess:
 
         Raises: BrokenPipeError if the writer is gone.
         """
-        os.write(self._stdin.fileno(), json.dumps(request, allow_nan=False).encode() + b"\n")
+        write_all(self._stdin.fileno(), memoryview(json.dumps(request, allow_nan=False).encode() + b"\n"))
 
     def receive(self) -> list[dict[str, Any]]:
         """The answers that have arrived since the last call.

@@ -5,17 +5,26 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trimtab.ledger.manifests import Manifest, folder_name, manifest_document, writer_of
+from trimtab.ledger.manifests import (
+    FORMAT_MAJOR,
+    FORMAT_MINOR,
+    WHOLE_VERSION,
+    Manifest,
+    folder_name,
+    manifest_document,
+    writer_of,
+)
 from trimtab.policy.retention import Retention, plan_pruning
-from trimtab.runtime.checkpoint.durable import free_bytes
+from trimtab.runtime.checkpoint.durable import free_bytes, take_away
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.loader import State
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
-from trimtab.runtime.checkpoint.staging import StagingBuffer
+from trimtab.runtime.checkpoint.staging import Layout, StagingBuffer
 from trimtab.runtime.checkpoint.store import find_checkpoints
 from trimtab.terms.version import __version__
 
@@ -36,6 +45,21 @@ class Fault(StrEnum):
     """The writer pauses after every few megabytes."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Company:
+    """Several ranks that write one checkpoint together, each what it holds.
+
+    Args:
+        rank: The saver's own.
+        is_lead: Whether it makes the folder, and gives it its name when all have written; one rank does.
+        others: For the lead: what every other rank writes, names and shapes.
+    """
+
+    rank: int
+    is_lead: bool
+    others: Mapping[int, State] = field(default_factory=dict)
+
+
 class Saver:
     """Saves a state of fixed names and shapes into a run's folder ``checkpoints``.
 
@@ -43,21 +67,30 @@ class Saver:
     end. Between the three the state may change at will. At most one save is under way. Nothing that goes
     wrong with storage or with the writer raises: it is an event, and older checkpoints stay.
 
+    Where ranks hold pieces, every rank has a saver, and they save in company: the lead calls ``open``, then each calls
+    ``stage`` with the folder that was opened. A checkpoint is complete when the lead says so.
+
     The writer dies with the thread that created the saver.
     """
 
-    def __init__(self, folder: Path, state: State) -> None:
+    def __init__(self, folder: Path, state: State, company: Company | None = None) -> None:
         """Allocate the staging memory, start the writer and clear away what dead writers left.
 
         Args:
             folder: ``RUN/checkpoints``; created if it is not there.
             state: The tensors that will be saved; only names and shapes are taken.
+            company: With whom it saves; None for a saver of all the state.
 
         Raises: ValueError if the state cannot be saved at all; OSError if the folder cannot be made.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._staging = StagingBuffer(state)
+        self._company = company
+        self._is_lead = company is None or company.is_lead
+        self._staging = StagingBuffer(state, company.rank if company else None)
+        others = company.others if company else {}
+        self._others = {rank: Layout.of(tensors, rank) for rank, tensors in others.items()}
+        self._into: str | None = None
         self._complete = _complete_steps(folder)
         self._events: list[Event] = []
         self._saving: int | None = None
@@ -67,13 +100,43 @@ class Saver:
 
     @property
     def complete(self) -> frozenset[int]:
-        """Steps whose checkpoints are complete, as far as is known since the last ``poll``."""
+        """Steps whose checkpoints are complete, as far as the lead knows since the last ``poll``."""
         return frozenset(self._complete)
 
     @property
     def saving(self) -> int | None:
         """The step that is being written, if any."""
         return self._saving
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files of a checkpoint, as far as this saver knows: the lead knows all."""
+        layouts = (self._staging.layout, *self._others.values())
+        return sum(layout.size_bytes for layout in layouts)
+
+    def open(self, step: int) -> str | None:
+        """Make the folder into which all write, on the lead; its name, or None and an event."""
+        self._receive()
+        if reason := self._reason_to_skip(step, True):
+            self._events.append(Skipped(step=step, reason=reason))
+            return None
+        try:
+            self._check_space()
+            if self._writer is None:
+                self._start_writer()
+            if self._writer is None:
+                raise OSError("there is no checkpoint writer")
+            name = f"{folder_name(step)}.tmp-{self._writer.pid}"
+            (self._folder / name).mkdir()
+        except OSError as error:
+            self._events.append(Failed(step=step, reason=str(error)))
+            return None
+        return name
+
+    def give_up(self, step: int, into: str, reason: str) -> None:
+        """Nothing is staged into a folder that was opened, on the lead."""
+        self._events.append(Skipped(step=step, reason=reason))
+        take_away(self._folder / into)
 
     def stage(
         self,
@@ -84,6 +147,7 @@ class Saver:
         retention: Retention,
         finite: bool = True,
         fault: Fault | None = None,
+        into: str | None = None,
     ) -> bool:
         """Copy the state and have it written; training may go on as soon as this returns.
 
@@ -94,6 +158,7 @@ class Saver:
             retention: What stays when this save is durable.
             finite: False if the state holds NaN or infinity: it is then not saved.
             fault: A fault to plant.
+            into: The folder that the lead has opened, for those who save in company.
 
         Returns: Whether the save is under way; if not, an event says why.
         """
@@ -101,16 +166,19 @@ class Saver:
         self._receive()
         if reason := self._reason_to_skip(step, finite):
             self._events.append(Skipped(step=step, reason=reason))
+            self._leave(into)
             return False
         try:
-            request = self._request(step, extra, retention, fault)
-            self._check_space()
+            request = self._request(step, extra, retention, fault, into)
+            if into is None:
+                self._check_space()
             self._staging.fill(state)
             self._send(request)
         except (OSError, ValueError) as error:
             self._events.append(Failed(step=step, reason=str(error)))
+            self._leave(into)
             return False
-        self._saving = step
+        self._saving, self._into = step, into
         return True
 
     def poll(self) -> list[Event]:
@@ -141,39 +209,72 @@ class Saver:
             self._writer.end()
         if self._saving is not None:
             events.append(Failed(step=self._saving, reason="given up: the saver was closed"))
+            self._leave(self._into)  # a writer that was only starting has not
         self._staging.close()
         return events
+
+    def _leave(self, into: str | None) -> None:
+        """The own part of a save in company will not come."""
+        if into is not None:
+            take_away(self._folder / into)
 
     def _reason_to_skip(self, step: int, finite: bool) -> str:
         if not finite:
             return "the state holds values that are not finite"
-        if step in self._complete:
+        if self._is_lead and step in self._complete:
             return f"{folder_name(step)} is already complete and is never overwritten"
         if self._saving is not None:
             return f"{folder_name(self._saving)} is still being written"
         return ""
 
     def _request(
-        self, step: int, extra: Mapping[str, Any], retention: Retention, fault: Fault | None
+        self,
+        step: int,
+        extra: Mapping[str, Any],
+        retention: Retention,
+        fault: Fault | None,
+        into: str | None,
     ) -> dict[str, Any]:
-        layout = self._staging.layout
-        manifest = Manifest(
-            step=step, files=(), parts=layout.parts, extra=_as_read_back(extra), written_by=__version__
-        )
-        return {
+        found: dict[str, Any] = {
             "step": step,
             "started_ns": self._started_ns,
             "fault": fault,
             "files": [
                 {"name": file.name, "offset_bytes": file.offset_bytes, "size_bytes": file.size_bytes}
-                for file in layout.files
+                for file in self._staging.layout.files
             ],
-            "manifest": manifest_document(manifest),
+            "prune": [],
+        }
+        if into is not None:
+            found["into"] = into
+        if not self._is_lead:
+            assert self._company is not None, "who is not the lead has company"
+            return found | {"receipt": _receipt(self._company.rank)}
+        return found | {
+            "manifest": manifest_document(self._manifest(step, extra)),
             "prune": plan_pruning(self._complete | {step}, retention).remove,
+            "others": [
+                {
+                    "receipt": _receipt(rank),
+                    "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in layout.files],
+                }
+                for rank, layout in self._others.items()
+            ],
         }
 
+    def _manifest(self, step: int, extra: Mapping[str, Any]) -> Manifest:
+        layouts = (self._staging.layout, *self._others.values())
+        return Manifest(
+            step=step,
+            files=(),
+            parts=tuple(part for layout in layouts for part in layout.parts),
+            extra=_as_read_back(extra),
+            written_by=__version__,
+            version=WHOLE_VERSION if self._company is None else (FORMAT_MAJOR, FORMAT_MINOR),
+        )
+
     def _check_space(self) -> None:
-        needed = self._staging.layout.size_bytes + MANIFEST_ROOM_BYTES
+        needed = self.size_bytes + MANIFEST_ROOM_BYTES
         free = free_bytes(self._folder)
         if free < needed:
             raise OSError(
@@ -200,7 +301,8 @@ class Saver:
             self._writer = WriterProcess(
                 staging_fd=self._staging.fd, size_bytes=self._staging.layout.image_bytes, folder=self._folder
             )
-            self._writer.send({"remove": _abandoned(self._folder, self._writer)})
+            if self._is_lead:
+                self._writer.send({"remove": _abandoned(self._folder, self._writer)})
         except OSError as error:
             self._events.append(WriterLost(reason=f"cannot start the checkpoint writer: {error}"))
 
@@ -215,7 +317,7 @@ class Saver:
             self._lose_writer(self._writer, f"the checkpoint writer ended: {error}")
 
     def _take(self, answer: Mapping[str, Any]) -> None:
-        self._saving = None
+        self._saving = self._into = None
         if answer["event"] == "failed":
             self._events.append(Failed(step=answer["step"], reason=answer["reason"]))
             return
@@ -227,8 +329,9 @@ class Saver:
             self._events.append(Kept(step=step, reason=reason))
 
     def _note_saved(self, step: int, seconds: float) -> None:
-        self._complete.add(step)
-        self._events.append(Saved(step=step, seconds=seconds, size_bytes=self._staging.layout.size_bytes))
+        if self._is_lead:
+            self._complete.add(step)
+        self._events.append(Saved(step=step, seconds=seconds, size_bytes=self.size_bytes))
 
     def _lose_writer(self, writer: WriterProcess, reason: str) -> None:
         """Settle what became of the save under way, and start another writer."""
@@ -237,12 +340,19 @@ class Saver:
         with contextlib.suppress(OSError):  # else what was known before still holds
             self._complete = _complete_steps(self._folder)
         saving, self._saving = self._saving, None
-        if saving in self._complete:  # it died between the last act and its answer
+        into, self._into = self._into, None
+        if self._is_lead and saving in self._complete:  # it died between the last act and its answer
             self._note_saved(saving, (time.monotonic_ns() - self._started_ns) / 1e9)
         elif saving is not None:
             self._events.append(Failed(step=saving, reason=reason))
+            self._leave(into)
         if writer.was_ready:  # else it cannot come up here: try at the next save, not at every step
             self._start_writer()
+
+
+def _receipt(rank: int) -> str:
+    """What a rank leaves for the lead when its files are durable."""
+    return f"rank-{rank}.json"
 
 
 def _as_read_back(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,8 +40,12 @@ class Layout:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, state: State) -> Self:
+    def of(cls, state: State, rank: int | None = None) -> Self:
         """The layout of a state, tensors in the order in which it gives them.
+
+        Args:
+            state: Names and shapes.
+            rank: Whose files hold it, beside those of other ranks; None for files that hold all.
 
         Raises: ValueError if a tensor is not fp32, or a part has none.
         """
@@ -52,11 +56,14 @@ class Layout:
             for name, tensor in tensors.items():
                 if tensor.dtype != torch.float32:
                     raise ValueError(f"{part}/{name} is {tensor.dtype}, expected torch.float32")
-                by_file.setdefault(file_of(part), []).append((stored_name(part, name), tuple(tensor.shape)))
+                by_file.setdefault(file_of(part, rank), []).append(
+                    (stored_name(part, name), tuple(tensor.shape))
+                )
         if not by_file:
             raise ValueError("a state without parts cannot be saved")
         return cls(
-            files=_place(by_file), parts=tuple(_part(name, tensors) for name, tensors in state.items())
+            files=_place(by_file),
+            parts=tuple(_part(name, file_of(name, rank), tensors) for name, tensors in state.items()),
         )
 
     @property
@@ -74,8 +81,8 @@ class Layout:
 class StagingBuffer:
     """The staging memory of one saver. Not thread-safe; the writer only reads it."""
 
-    def __init__(self, state: State) -> None:
-        self.layout = Layout.of(state)
+    def __init__(self, state: State, rank: int | None = None) -> None:
+        self.layout = Layout.of(state, rank)
         self.fd = _anonymous_file(self.layout.image_bytes)
         # torch keeps the mapping alive for as long as a tensor looks into it
         image = torch.frombuffer(mmap.mmap(self.fd, self.layout.image_bytes), dtype=torch.uint8)
@@ -122,9 +129,9 @@ def _place(by_file: Mapping[str, list[tuple[str, tuple[int, ...]]]]) -> tuple[Fi
     return tuple(files)
 
 
-def _part(name: str, tensors: Mapping[str, torch.Tensor]) -> Part:
+def _part(name: str, file: str, tensors: Mapping[str, torch.Tensor]) -> Part:
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    return Part(name=name, file=file_of(name), num_tensors=len(tensors), size_bytes=size_bytes)
+    return Part(name=name, file=file, num_tensors=len(tensors), size_bytes=size_bytes)
 
 
 def _anonymous_file(size_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""The folder ``checkpoints`` of a run on disk: what is there, is it whole, hand it to others. Without torch."""
+"""The folder ``checkpoints`` of a run on disk: what is there, and is it whole? Without torch."""
 
 import fcntl
 import hashlib
@@ -14,7 +14,6 @@ from typing import Self
 
 from trimtab.ledger.manifests import (
     MANIFEST_NAME,
-    MODEL_FILE,
     CheckpointError,
     FileEntry,
     FoundCheckpoint,
@@ -24,14 +23,14 @@ from trimtab.ledger.manifests import (
     list_checkpoints,
     parse_manifest,
 )
-from trimtab.runtime.checkpoint.durable import sync_folder, write_all
+from trimtab.runtime.checkpoint.durable import sync_folder
 from trimtab.runtime.checkpoint.errors import UnsafePathError
+from trimtab.runtime.checkpoint.pieces import stored_parts
 from trimtab.runtime.checkpoint.tensorfile import TensorEntry, parse_header, split_name
 
 MAX_MANIFEST_BYTES = 64_000_000
 MAX_LOOKS = 20
 """At a folder that keeps changing; two or three are common beside a trainer that saves all the time."""
-_CHUNK_BYTES = 4_000_000
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 
 
@@ -127,21 +126,6 @@ def verify_checkpoint(folder: Path) -> list[FileProblem]:
     except CheckpointError as error:
         source = f"{folder.name}/{MANIFEST_NAME}"
         return [FileProblem(file=source, reason=str(error).removeprefix(f"{source}: "))]
-
-
-def export_model(folder: Path, target: Path) -> None:
-    """Copy the weights to a file of the user's, replacing it in one act and only if the copy is whole.
-
-    Raises: CheckpointError if the checkpoint's file is damaged; OSError if the target cannot be written.
-    """
-    unfinished = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    try:
-        with OpenCheckpoint(folder) as opened:
-            _copy_verified(opened, opened.entry(MODEL_FILE), unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    sync_folder(target.parent)
 
 
 def set_aside(root: Path, step: int) -> Path:
@@ -262,25 +246,18 @@ def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]]
         raise CheckpointError(f"{source}/{file}: part {part!r} is not in the manifest")
 
 
-def check_file(opened: OpenCheckpoint, name: str) -> tuple[TensorEntry, ...]:
-    """Read every byte of one file of a checkpoint; returns the tensors in it.
-
-    Raises: CheckpointError if it is not whole, naming it.
-    """
-    return _read_tensors(opened, opened.entry(name))
-
-
 def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     problems = []
     tensors = {}
     for entry in opened.manifest.files:
         source = opened.source(entry)
         try:
-            tensors[entry.name] = _read_tensors(opened, entry)
+            tensors[entry] = _read_tensors(opened, entry)
         except CheckpointError as error:
             problems.append(FileProblem(file=source, reason=str(error).removeprefix(f"{source}: ")))
     if not problems:
-        check_parts(opened.manifest, tensors, opened.name)
+        check_parts(opened.manifest, {entry.name: found for entry, found in tensors.items()}, opened.name)
+        stored_parts(tensors, opened.name)
     return problems
 
 
@@ -295,20 +272,6 @@ def _read_tensors(opened: OpenCheckpoint, entry: FileEntry) -> tuple[TensorEntry
             return parse_header(contents, source)
     finally:
         os.close(fd)
-
-
-def _copy_verified(opened: OpenCheckpoint, entry: FileEntry, target: Path) -> None:
-    digest = hashlib.sha256()
-    source = opened.open_file(entry)
-    try:
-        with target.open("xb", buffering=0) as file:
-            while piece := os.read(source, _CHUNK_BYTES):
-                digest.update(piece)
-                write_all(file.fileno(), memoryview(piece))
-            os.fsync(file.fileno())
-    finally:
-        os.close(source)
-    check_digest(digest.hexdigest(), entry, opened.source(entry))
 
 
 def _names(root: Path) -> list[str]:

@@ -13,7 +13,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trimtab.ledger.manifests import MODEL_FILE, OPTIMIZER_FILE, PARAMETERS, CheckpointError, parse_json
+from trimtab.ledger.manifests import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    PARAMETERS,
+    CheckpointError,
+    parse_json,
+    rank_file,
+    whole_file,
+)
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
@@ -38,9 +46,14 @@ class TensorEntry:
         return FLOAT_BYTES * math.prod(self.shape)
 
 
-def file_of(part: str) -> str:
-    """The file that holds a part of the state."""
-    return MODEL_FILE if part == PARAMETERS else OPTIMIZER_FILE
+def file_of(part: str, rank: int | None = None) -> str:
+    """The file that holds a part of the state, or what one rank holds of it.
+
+    >>> file_of("exp_avg"), file_of("parameters", 3)
+    ('optimizer.safetensors', 'model-3.safetensors')
+    """
+    file = MODEL_FILE if part == PARAMETERS else OPTIMIZER_FILE
+    return file if rank is None else rank_file(file, rank)
 
 
 def stored_name(part: str, name: str) -> str:
@@ -50,7 +63,7 @@ def stored_name(part: str, name: str) -> str:
 
 def split_name(file: str, stored: str) -> tuple[str, str]:
     """The part and the name of a tensor found in a file: the inverse of ``stored_name``."""
-    if file == MODEL_FILE:
+    if whole_file(file) == MODEL_FILE:
         return PARAMETERS, stored
     part, _, name = stored.partition("/")
     return part, name

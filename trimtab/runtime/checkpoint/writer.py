@@ -12,9 +12,18 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
      "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104}],
      "manifest": {...}, "prune": [5, 10]}
 
+    {"step": 20, …, "into": "step-20.tmp-6",                 one rank's part of a save that several write together
+     "receipt": "rank-1.json"}
+    {"step": 20, …, "manifest": {...}, "into": "step-20.tmp-7",      the lead's, who waits for the others
+     "others": [{"receipt": "rank-1.json", "files": [{"name": "model-1.safetensors", "size_bytes": 104}]}]}
+
     {"event": "ready"}                                       after the start
     {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
     {"event": "failed", "step": 20, "reason": "..."}
+
+Several ranks that write together write into one folder, which the lead has made. Each leaves a receipt when its files are
+durable: their entries in the manifest. The lead waits for all of them, and gives the folder its name. Whoever cannot do
+its part, or dies, takes the folder away: so the others notice, without a word between them.
 
 The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
 """
@@ -34,7 +43,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, write_all
+from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, take_away, write_all
 from trimtab.runtime.lifeline import die_with_parent
 
 NICENESS = 10
@@ -43,6 +52,10 @@ CHUNK_BYTES = 4_000_000
 """Hashed while in the cache, and short enough to notice the trainer's death in between."""
 SLOW_CHUNK_S = 0.1
 """The pause after each chunk under the planted fault ``slow``."""
+PATIENCE_S = 300.0
+"""In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
+LOOK_S = 0.02
+"""Between two looks at what the others have written."""
 ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 """Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
 send to a whole process group as a notice of preemption."""
@@ -119,7 +132,7 @@ def _abandon(*_: object) -> None:
 
 def _serve(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
     for name in request.get("remove", ()):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        take_away(folder / name)
     if "step" not in request:
         return
     step = request["step"]
@@ -134,6 +147,8 @@ def _serve(request: dict[str, Any], image: memoryview, folder: Path, check: Call
 
 
 def _explain(error: OSError, request: dict[str, Any], folder: Path) -> str:
+    if isinstance(error, FileNotFoundError) and "into" in request:
+        return f"{request['into']} was taken away: another rank could not write its part, and says why"
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
     needed_bytes = sum(file["size_bytes"] for file in request["files"])
@@ -147,21 +162,65 @@ def _answer(answer: dict[str, Any]) -> None:
 def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
     """Write, make durable, and only then give the folder its name: one act that either happened or did not."""
     final = folder / f"step-{request['step']}"
-    unfinished = _unfinished(final)
+    unfinished = folder / request["into"] if "into" in request else _unfinished(final)
     try:
-        unfinished.mkdir()
-        manifest = request["manifest"]
-        manifest["files"] = [
+        if "into" not in request:
+            unfinished.mkdir()
+        entries = [
             _write_region(unfinished, file, image, request["fault"], check) for file in request["files"]
         ]
-        text = json.dumps(manifest, indent=1, allow_nan=False).encode()
+        if "receipt" in request:
+            _leave_receipt(unfinished / request["receipt"], entries, check)
+            return
+        for other in request.get("others", ()):
+            entries += _await(unfinished, other, check)
+        text = json.dumps(request["manifest"] | {"files": entries}, indent=1, allow_nan=False).encode()
         _write_file(unfinished / "manifest.json", memoryview(text), None, check)
         sync_folder(unfinished)
         os.rename(unfinished, final)  # fails if there is a checkpoint of this name: none is ever overwritten
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        take_away(unfinished)
         raise
     sync_folder(folder)
+
+
+def _leave_receipt(path: Path, entries: list[dict[str, Any]], check: Callable[[], None]) -> None:
+    """Tell the lead that files are durable; it finds all of the receipt or none."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    _write_file(unfinished, memoryview(json.dumps(entries).encode()), None, check)
+    os.rename(unfinished, path)
+
+
+def _await(folder: Path, other: dict[str, Any], check: Callable[[], None]) -> list[dict[str, Any]]:
+    """Wait until another rank has written its files; their entries in the manifest.
+
+    Raises: OSError if it has given up, writes nothing any more, or has written something else.
+    """
+    receipt = folder / other["receipt"]
+    arrived_bytes, deadline_s = -1, 0.0
+    while not receipt.exists():
+        check()
+        if not folder.exists():
+            raise FileNotFoundError(f"there is no {folder} any more")
+        found_bytes = sum(_size_of(folder / file["name"]) for file in other["files"])
+        if found_bytes != arrived_bytes:
+            arrived_bytes, deadline_s = found_bytes, time.monotonic() + PATIENCE_S
+        elif time.monotonic() > deadline_s:
+            raise OSError(f"nothing of {other['receipt']} has arrived for {PATIENCE_S:g} s")
+        time.sleep(LOOK_S)
+    entries: list[dict[str, Any]] = json.loads(receipt.read_bytes())
+    stated = [{name: entry[name] for name in ("name", "size_bytes")} for entry in entries]
+    if stated != other["files"]:
+        raise OSError(f"{other['receipt']} speaks of {stated}, expected {other['files']}")
+    receipt.unlink()
+    return entries
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _unfinished(folder: Path) -> Path:

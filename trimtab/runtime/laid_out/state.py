@@ -1,19 +1,21 @@
 """Weights and optimizer states of one rank of a plan, in the pieces that the plan gives it."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from trimtab.plan.placements import Placements
+from trimtab.ledger import WeightsDigest
+from trimtab.plan.placements import PlacementKind, Placements
 from trimtab.plan.program import OperatorKind, Parameter
 from trimtab.plan.tables import Table
 from trimtab.policy.wire import Form
-from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, take
+from trimtab.runtime.checkpoint.pieces import box_name
+from trimtab.runtime.lowering import Extent, Rank, Stages, assemble, boxes, read_piece
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, digest_of
+from trimtab.runtime.run_state import Parts, StateSource, hashable
 
 _PARAMETERS = "parameters"
 _ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
@@ -103,27 +105,40 @@ class LaidOutState:
             tensors[held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
         return found
 
-    def whole(self, group: Group) -> Parts:
-        """See RunState; ranks that hold the first copy of a piece send it to the lead."""
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """See RunState; the first of those that hold the same elements saves them."""
+        found = {rank: self._boxes(rank, _imagined) for rank in group.members}
+        return {rank: parts for rank, parts in found.items() if parts}
+
+    def saved(self) -> Parts:
+        """See RunState."""
+        return self._boxes(self._rank.rank, lambda held, _: self._piece(held).float())
+
+    def _boxes(self, rank: int, piece_of: Callable[[_Held, Extent], Tensor]) -> Parts:
+        """What a rank saves, by the names of boxes."""
         found: dict[str, dict[str, Tensor]] = {}
-        for number, held in enumerate(self._held):
-            tensor = self._collected(held, group, tag=_FIRST_TAG + number)
-            if tensor is not None:
-                found.setdefault(held.full_part, {})[held.parameter.name] = tensor
+        for held in self._held:
+            if not self._is_first(held, rank):
+                continue
+            extent, shape = self._extent(held, rank), held.parameter.shape
+            for view, box in boxes(piece_of(held, extent).view(extent.shape), extent):
+                found.setdefault(held.full_part, {})[box_name(held.parameter.name, box, shape)] = view
         return found
 
-    def load(self, parts: Parts) -> None:
+    def load(self, source: StateSource) -> None:
         """See RunState."""
         for held in self._held:
             parameter = held.parameter
             if not self._has(held, self._rank.rank):
                 continue
-            whole = parts[held.full_part][parameter.name]
-            self._piece(held).copy_(take(whole, self._extent(held, self._rank.rank)).reshape(-1))
+            weights = source.part(held.full_part)
+            piece = read_piece(weights, parameter.name, self._extent(held, self._rank.rank))
+            self._piece(held).copy_(piece.reshape(-1))
             if held.part == _PARAMETERS and parameter.has_master:
                 stored = self._rank.stored[parameter.name]
                 placements = parameter.stored[Table.PARAMS.value]
-                stored.copy_(take(whole, self._extent_of(parameter, placements, self._rank.rank)))
+                extent = self._extent_of(parameter, placements, self._rank.rank)
+                stored.copy_(read_piece(weights, parameter.name, extent))
         self._rank.optimizer.is_new = False
         self._rank.go_on()
 
@@ -132,17 +147,17 @@ class LaidOutState:
         return all(bool(torch.isfinite(piece.sum())) for piece in self._rank.stored.values())
 
     def digest(self, group: Group) -> str:
-        """See RunState; the lead hashes, and tells the others."""
-        weights = {}
-        for number, held in enumerate(self._held):
-            if held.full_part == _PARAMETERS:
-                tensor = self._collected(held, group, tag=_FIRST_TAG + number)
-                if tensor is not None:
-                    weights[held.parameter.name] = tensor
+        """See RunState; the lead gets one tensor after the other, hashes it and lets it go, and tells the others."""
+        digest = WeightsDigest()
+        weights = [held for held in self._held if held.full_part == _PARAMETERS]
+        for number, held in enumerate(sorted(weights, key=lambda held: held.parameter.name)):
+            tensor = self._collected(held, group, tag=_FIRST_TAG + number)
+            if tensor is not None:
+                digest.add(*hashable(held.parameter.name, tensor))
         lead = group.members[0]
         told = torch.zeros(32, dtype=torch.uint8)
         if group.rank == lead:
-            told = torch.frombuffer(bytearray.fromhex(digest_of(weights)), dtype=torch.uint8)
+            told = torch.frombuffer(bytearray.fromhex(digest.hexadecimal), dtype=torch.uint8)
         group.broadcast(told, source=lead)
         return bytes(told.tolist()).hex()
 
@@ -210,7 +225,9 @@ class LaidOutState:
 
     def _is_first(self, held: _Held, rank: int) -> bool:
         """Whether a rank is the first of those that hold the same elements."""
-        differing = {axis for axis, _ in (*held.placements, *held.where)} | {self._plan.pipeline.axis}
+        # What replicas that train apart have in common is varying to the plan, too, and has no place of its own.
+        cut = {axis for axis, placement in held.placements if placement.kind is not PlacementKind.VARYING}
+        differing = cut | {axis for axis, _ in held.where} | {self._plan.pipeline.axis}
         places = self._rank.layouts.places[rank]
         is_first = all(place == 0 for axis, place in places.items() if axis not in differing)
         holds_first = self._stages.holds(rank, held.parameter.stages[:1])
@@ -221,6 +238,11 @@ class LaidOutState:
         places = self._rank.layouts.places[rank]
         is_there = all(places[axis] == place for axis, place in held.where)
         return is_there and self._stages.holds(rank, held.parameter.stages)
+
+
+def _imagined(_: _Held, extent: Extent) -> Tensor:
+    """A piece without numbers."""
+    return torch.empty(extent.shape, device="meta")
 
 
 def _unstored(pieces: Sequence[tuple[Tensor, Extent]]) -> Iterator[tuple[Tensor, Extent]]:

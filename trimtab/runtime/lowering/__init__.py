@@ -4,7 +4,8 @@ from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.batches import Microbatch, own_columns
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
 from trimtab.runtime.lowering.crew import Crew, CrewError
-from trimtab.runtime.lowering.extents import Extent, assemble, take
+from trimtab.runtime.lowering.extents import Extent, assemble
+from trimtab.runtime.lowering.loading import boxes, read_piece
 from trimtab.runtime.lowering.rank import Rank
 from trimtab.runtime.lowering.sites import Stages
 from trimtab.runtime.lowering.transport import Members, Transport
@@ -30,8 +31,9 @@ __all__ = [
     "Verdict",
     "Wires",
     "assemble",
+    "boxes",
     "own_columns",
     "question_of",
-    "take",
+    "read_piece",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""A rank's piece of a tensor whose values stand in files, without the rest of it."""
+"""A rank's piece of a tensor in boxes of the whole one: how files are read and written without the rest of it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +13,13 @@ from trimtab.runtime.weights.reading import Weights
 def read_piece(weights: Weights, name: str, extent: Extent) -> Tensor:
     """What ``extents.take`` gives of the whole tensor, fp32, its padding zero; only what the piece holds is read."""
     piece = torch.zeros(extent.shape)
+    for view, box in boxes(piece, extent):
+        view.copy_(weights.read(name, box))
+    return piece
+
+
+def boxes(piece: Tensor, extent: Extent) -> Iterator[tuple[Tensor, Box]]:
+    """What a piece holds, without its padding: views of it, and which indices of the whole tensor each has."""
     for view, box in _views(piece, extent):
         # What lies behind the real indices of a dim is padding.
         real = [(first, min(last, run.real)) for (first, last), run in zip(box, extent.dims, strict=True)]
@@ -21,8 +28,7 @@ def read_piece(weights: Weights, name: str, extent: Extent) -> Tensor:
             there = tuple(
                 (start + first, start + last) for start, (first, last) in zip(starts, real, strict=True)
             )
-            view[tuple(slice(0, last - first) for first, last in real)] = weights.read(name, there)
-    return piece
+            yield view[tuple(slice(0, last - first) for first, last in real)], there
 
 
 def _views(piece: Tensor, extent: Extent) -> Iterator[tuple[Tensor, Box]]:

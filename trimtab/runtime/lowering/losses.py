@@ -1,29 +1,39 @@
 """The sum of token losses, with logits whole or cut along the vocabulary; padded columns count nowhere.
 
 Shapes: B samples, T tokens, V vocabulary, or the rank's part of it. Everything is in fp32.
+
+Logits are the largest activations of many networks, and copies of them in fp32 larger still. So a part of the vocabulary is
+looked at some tokens after the others: a token's numbers come from its own logits, and so have the same bits.
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trimtab.plan.lifetimes import loss_tokens
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering.extents import Run
 
 
 def highest(logits_BTV: Tensor, vocab: Run) -> Tensor:
     """The maximum over the own part of the vocabulary [B, T]; -inf if all of it is padding."""
-    return _masked(logits_BTV, vocab).amax(-1)
+    return torch.cat([_masked(logits, vocab).amax(-1) for (logits,) in _by_tokens(logits_BTV)]).view(
+        logits_BTV.shape[:-1]
+    )
 
 
 def vocabulary_sums(logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, vocab: Run) -> Tensor:
     """Of the own part: the sum of exponentials less the maximum, and the target's logit [B, T, 2]."""
-    sums_BT = (_masked(logits_BTV, vocab) - highest_BT[..., None]).exp_().sum(-1)
+    sums = [
+        (_masked(logits, vocab) - highest[..., None]).exp_().sum(-1)
+        for logits, highest in _by_tokens(logits_BTV, highest_BT)
+    ]
     own_BT, place_BT = _own_targets(targets_BT, vocab)
-    aimed_BT = logits_BTV.float().gather(-1, place_BT[..., None])[..., 0] * own_BT
-    return torch.stack((sums_BT, aimed_BT), dim=-1)
+    aimed_BT = logits_BTV.gather(-1, place_BT[..., None])[..., 0].float() * own_BT
+    return torch.stack((torch.cat(sums).view_as(aimed_BT), aimed_BT), dim=-1)
 
 
 def loss_sum(targets_BT: Tensor, highest_BT: Tensor, sums_BT2: Tensor) -> Tensor:
@@ -35,12 +45,21 @@ def loss_sum(targets_BT: Tensor, highest_BT: Tensor, sums_BT2: Tensor) -> Tensor
 def loss_gradient(
     logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, sums_BT2: Tensor, vocab: Run
 ) -> Tensor:
-    """Gradient of the own logits: the softmax less one at the target, zero where there is no target."""
-    # In place: logits are the largest activations of many networks.
-    weights_BTV = (_masked(logits_BTV, vocab) - highest_BT[..., None]).exp_().div_(sums_BT2[..., :1])
-    own_BT, place_BT = _own_targets(targets_BT, vocab)
-    weights_BTV.scatter_add_(-1, place_BT[..., None], -own_BT[..., None].float())
-    return weights_BTV.mul_((targets_BT != IGNORED_TARGET)[..., None])
+    """Gradient of the own logits, in their type: the softmax less one at the target, zero where there is no target."""
+    found_BTV = torch.empty(logits_BTV.shape, dtype=logits_BTV.dtype, device=logits_BTV.device)
+    pieces = _by_tokens(logits_BTV, targets_BT, highest_BT, sums_BT2, found_BTV)
+    for logits, targets, highest, sums, found in pieces:
+        weights = (_masked(logits, vocab) - highest[..., None]).exp_().div_(sums[..., :1])
+        own, place = _own_targets(targets, vocab)
+        weights.scatter_add_(-1, place[..., None], -own[..., None].float())
+        found.copy_(weights.mul_((targets != IGNORED_TARGET)[..., None]))
+    return found_BTV
+
+
+def _by_tokens(logits_BTV: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of tensors that begin with B and T, some tokens at a time, [tokens, …]."""
+    flat = [tensor.flatten(0, 1) for tensor in (logits_BTV, *others)]
+    yield from zip(*(torch.split(tensor, loss_tokens(*flat[0].shape)) for tensor in flat), strict=True)
 
 
 def whole_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:

@@ -2,16 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from trimtab.ledger import WeightsDigest
 from trimtab.plan.tables import Table
 from trimtab.policy.wire import Form
+from trimtab.runtime.checkpoint.pieces import box_name
 from trimtab.runtime.laid_out import Timed
+from trimtab.runtime.lowering import Extent, boxes, read_piece
+from trimtab.runtime.lowering.extents import take
 from trimtab.runtime.optimizers import OptimizerSettings, build_optimizer, is_decayed
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, digest_of
+from trimtab.runtime.run_state import Parts, StateSource, hashable
 from trimtab.runtime.stored.carrier import Carrier
 from trimtab.runtime.stored.module import StoredModule
 
@@ -111,16 +116,22 @@ class StoredState:
             for part in (_PARAMETERS, *self._states)
         }
 
-    def whole(self, group: Group) -> Parts:
-        """See RunState; every rank sends its pieces to the lead."""
-        found = {part: self._collected(part) for part in (_PARAMETERS, *self._states)}
-        return found if group.rank == group.members[0] else {}
+    def saved_by(self, group: Group) -> Mapping[int, Parts]:
+        """See RunState; what every rank has whole is saved by the first."""
+        found = {rank: self._boxes(place, None) for place, rank in enumerate(group.members)}
+        return {rank: parts for rank, parts in found.items() if parts}
 
-    def load(self, parts: Parts) -> None:
+    def saved(self) -> Parts:
         """See RunState."""
-        for part, tensors in parts.items():
-            for name, tensor in tensors.items():
-                self._take(part, name, tensor)
+        return self._boxes(self._stored.place, self._own)
+
+    def load(self, source: StateSource) -> None:
+        """See RunState."""
+        for part in (_PARAMETERS, *self._states):
+            weights = source.part(part)
+            for name in self._shapes:
+                target, extent = self._target(part, name)
+                target.copy_(read_piece(weights, name, extent).reshape(-1))
         self._is_torn = False
 
     def is_finite(self) -> bool:
@@ -128,11 +139,15 @@ class StoredState:
         return all(bool(torch.isfinite(piece.sum())) for piece in self._stored.pieces.values())
 
     def digest(self, group: Group) -> str:
-        """See RunState; the lead hashes, and tells the others."""
-        weights, lead = self._collected(_PARAMETERS), group.members[0]
+        """See RunState; the lead gets one tensor after the other, hashes it and lets it go, and tells the others."""
+        digest, lead = WeightsDigest(), group.members[0]
+        for name in sorted(self._shapes):
+            tensor = self._collected(name)
+            if tensor is not None:
+                digest.add(*hashable(name, tensor))
         told = torch.zeros(32, dtype=torch.uint8)
         if group.rank == lead:
-            told = torch.frombuffer(bytearray.fromhex(digest_of(weights)), dtype=torch.uint8)
+            told = torch.frombuffer(bytearray.fromhex(digest.hexadecimal), dtype=torch.uint8)
         group.broadcast(told, source=lead)
         return bytes(told.tolist()).hex()
 
@@ -142,34 +157,54 @@ class StoredState:
         return {**self._stored.held(), "states": states}
 
     def _begin(self) -> None:
-        for name, tensor in self._initial().items():
-            self._take(_PARAMETERS, name, tensor)
+        for name, whole in self._initial().items():
+            target, extent = self._target(_PARAMETERS, name)
+            target.copy_(take(whole.detach(), extent).reshape(-1))
         for tensors in self._states.values():
             for tensor in tensors.values():
                 tensor.zero_()
         self.num_updates = 0
         self._is_torn = False
 
-    def _take(self, part: str, name: str, whole: Tensor) -> None:
-        """Write this rank's part of a logical tensor; of a parameter that is whole here all of it."""
-        stored = self._stored.stored_tables(name)
-        is_cut = (Table.PARAMS if part == _PARAMETERS else Table.STATES) in stored
-        own = self._stored.pieces[name] if part == _PARAMETERS else self._states[part][name]
-        flat = whole.detach().reshape(-1)
-        if is_cut:
-            flat = flat[self._stored.place * own.numel() :][: own.numel()]
-        elif part == _PARAMETERS:
-            own = self._stored.padded(name)
-        own[: flat.numel()].copy_(flat)
+    def _own(self, part: str, name: str) -> Tensor:
+        """What this rank updates of a tensor, flat, with its padding."""
+        return self._stored.pieces[name] if part == _PARAMETERS else self._states[part][name]
 
-    def _collected(self, part: str) -> dict[str, Tensor]:
-        """The logical tensors on the lead; on other ranks nothing."""
-        found = {}
-        for name, shape in self._shapes.items():
-            own = self._stored.pieces[name] if part == _PARAMETERS else self._states[part][name]
-            flat: Tensor | None = own
-            if Table.STATES in self._stored.stored_tables(name):
-                flat = self._stored.carrier.collect(own)
-            if flat is not None and self._stored.place == 0:
-                found[name] = flat.reshape(-1)[: torch.Size(shape).numel()].view(shape)
+    def _extent(self, name: str, place: int, table: Table) -> Extent:
+        """What a rank has of a tensor."""
+        whole = Extent.of(self._shapes[name])
+        if table not in self._stored.stored_tables(name):
+            return whole
+        return replace(whole, stored=whole.flat.cut_storage(self._stored.storage.num_ranks, place))
+
+    def _target(self, part: str, name: str) -> tuple[Tensor, Extent]:
+        """Where this rank has a tensor, flat, and what of it: of a parameter that is whole here all of it."""
+        is_parameter = part == _PARAMETERS
+        extent = self._extent(name, self._stored.place, Table.PARAMS if is_parameter else Table.STATES)
+        is_whole = is_parameter and Table.PARAMS not in self._stored.stored_tables(name)
+        flat = self._stored.padded(name) if is_whole else self._own(part, name)
+        return flat[: extent.flat.length], extent
+
+    def _boxes(self, place: int, own: Callable[[str, str], Tensor] | None) -> Parts:
+        """What a rank saves, by the names of boxes; without numbers for ranks whose tensors are not at hand."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for part in (_PARAMETERS, *self._states):
+            for name, shape in self._shapes.items():
+                extent = self._extent(name, place, Table.STATES)
+                if extent.stored is None and place:
+                    continue
+                length = extent.flat.length
+                flat = torch.empty(length, device="meta") if own is None else own(part, name)[:length]
+                for view, box in boxes(flat.view(extent.shape), extent):
+                    found.setdefault(part, {})[box_name(name, box, shape)] = view
         return found
+
+    def _collected(self, name: str) -> Tensor | None:
+        """A parameter on the lead; None on other ranks."""
+        flat: Tensor | None = self._stored.pieces[name]
+        if Table.STATES in self._stored.stored_tables(name):
+            flat = self._stored.carrier.collect(self._stored.pieces[name])
+        if flat is None or self._stored.place:
+            return None
+        shape = torch.Size(self._shapes[name])
+        return flat.reshape(-1)[: shape.numel()].view(shape)

@@ -1,20 +1,14 @@
 """The weights of a checkpoint as a Hugging Face folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import safe_open
-from torch import Tensor
 
 from trimtab.catalog import Network
-from trimtab.catalog.hugging_face import Box
-from trimtab.ledger.manifests import MODEL_FILE
+from trimtab.ledger.manifests import PARAMETERS
 from trimtab.plan import network_of
+from trimtab.runtime.checkpoint.contents import open_contents
 from trimtab.runtime.checkpoint.errors import StateMismatchError
-from trimtab.runtime.checkpoint.store import OpenCheckpoint, check_file
-from trimtab.runtime.checkpoint.tensorfile import TensorEntry
+from trimtab.runtime.checkpoint.loader import CheckpointWeights
 from trimtab.runtime.data.cache import TOKENIZER_FILE, TOKENS_FOLDER
 from trimtab.runtime.data.corpus import cached_tokenizer
 from trimtab.runtime.data.errors import DataError
@@ -37,20 +31,6 @@ _BESIDE_WEIGHTS = ("generation_config.json",)
 """Files of the folder that a run began with that hold after training, too."""
 
 
-class CheckpointWeights:
-    """The logical tensors of a checkpoint's file; see ``reading.Weights``."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="pt")
-
-    def read(self, name: str, box: Box | None = None, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See Weights."""
-        stored = self._file.get_slice(name)
-        ends = box or tuple((0, length) for length in stored.get_shape())
-        values: Tensor = stored[tuple(slice(*pair) for pair in ends)]
-        return values.to(dtype, copy=True)
-
-
 def export_folder(
     checkpoint: Path, job: Job, target: Path, *, run: Path, dtype: WeightType
 ) -> tuple[Path, ...]:
@@ -59,7 +39,7 @@ def export_folder(
     Paths of the job are relative to the working folder.
 
     Args:
-        checkpoint: ``checkpoints/step-<N>``; every byte of its weights is checked first.
+        checkpoint: ``checkpoints/step-<N>``; every byte of a file is checked before it is used.
         job: Of the run.
         target: The folder to make.
         run: The run's folder.
@@ -77,12 +57,12 @@ def export_folder(
             f"{job.model.module} is a class of your own; a Hugging Face folder describes a network of the catalog. "
             "Export it with --format safetensors."
         )
-    with OpenCheckpoint(checkpoint) as opened:
-        _check_tensors(check_file(opened, MODEL_FILE), network, checkpoint.name)
+    with open_contents(checkpoint) as contents:
+        _check_tensors(contents.shapes[PARAMETERS], network, checkpoint.name)
         return write_folder(
             target,
             network,
-            CheckpointWeights(checkpoint / MODEL_FILE),
+            CheckpointWeights(contents, PARAMETERS),
             base=job.model.configuration if job.model.folder is not None else None,
             dtype=dtype,
             companions=find_companions(job, run),
@@ -124,8 +104,7 @@ def _tokenizer(job: Job, run: Path) -> Path | None:
         return None
 
 
-def _check_tensors(found: Sequence[TensorEntry], network: Network, source: str) -> None:
-    have = {tensor.name: tensor.shape for tensor in found}
+def _check_tensors(have: Mapping[str, tuple[int, ...]], network: Network, source: str) -> None:
     want = {tensor.name: tensor.shape for tensor in network.tensors()}
     if have != want:
         raise StateMismatchError(
