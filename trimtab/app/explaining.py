@@ -22,8 +22,8 @@ from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
 from trimtab.plan.layout import network_of, plan_layout
 from trimtab.plan.physical import Plan
-from trimtab.spec import LoadedJob, Program
-from trimtab.spec.language import is_replicated
+from trimtab.spec import LoadedJob, Program, StrategyError
+from trimtab.spec.language import is_replicated, unsupported_beside_class
 from trimtab.terms import ExitCode, InputError, nearest_name
 
 if TYPE_CHECKING:
@@ -161,9 +161,25 @@ def explained(loaded: LoadedJob, machine: MachineFacts) -> tuple[Plan | None, Ex
     Returns: No plan for a class of the user's own.
     """
     if network_of(loaded.job) is None:
-        return None, unplanned(_asked(loaded, None, machine), loaded.layout.mesh)
+        return None, _explained_class(loaded, machine)
     plan = compiled(loaded, machine)
     return plan, explanation(plan, _asked(loaded, plan, machine))
+
+
+def _explained_class(loaded: LoadedJob, machine: MachineFacts) -> Explanation:
+    """What can be said of a class of the user's own: torch is asked only if its tensors are stored in pieces."""
+    problems = unsupported_beside_class(loaded.program)
+    if problems:
+        raise StrategyError(problems, loaded.program.documents)
+    found = unplanned(_asked(loaded, None, machine), loaded.layout.mesh)
+    if is_replicated(loaded.program):
+        return found
+    from trimtab.app.module_storage import storage_facts, stored_module
+
+    storage = stored_module(loaded, machine)
+    facts = storage_facts(loaded.job, storage)
+    model = replace(found.model, parameters=sum(p.numel for p in storage.parameters), layers=facts.layers)
+    return replace(found, model=model, storage=facts)
 
 
 def _write(found: Explanation, answer: Answer) -> None:

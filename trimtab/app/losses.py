@@ -9,6 +9,7 @@ from trimtab.plan.explanation import Survival, survival
 from trimtab.plan.physical import Plan
 from trimtab.spec import Engine, LoadedJob
 from trimtab.spec.constants import rule_of
+from trimtab.spec.language import StoreStatement, is_replicated
 from trimtab.terms import OnLoss
 
 GUARANTEES: Mapping[OnLoss, str] = {
@@ -37,16 +38,14 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
 
     Args:
         loaded: The job; its ``auto`` stands for the strongest rule that the layout and the engine allow.
-        plan: Its plan; None for a class of the user's own, which every rank holds whole.
+        plan: Its plan; None for a class of the user's own.
 
     Raises: JobReadError at the line that asks for more than the layout can give.
     """
     asked, origin = loaded.job.fault_tolerance.on_loss, loaded.origins[_KEY]
     by_default = rule_of(loaded.job, is_replicated=True)
     if plan is None:
-        found = Survival(
-            rule=by_default, reason="every rank holds the whole state of a class of the user's own"
-        )
+        found = _survival_of_class(loaded)
     elif plan.mesh.num_devices == 1:
         # Nobody is left to break the promise to.
         reason = "a lone rank has no peers: what is lost is computed again when it is back"
@@ -70,6 +69,18 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         decided_by=f"auto ({origin})" if asked is OnLoss.AUTO else origin,
         limited_by=at(found.line) if found.line else "",
     )
+
+
+def _survival_of_class(loaded: LoadedJob) -> Survival:
+    if is_replicated(loaded.program):
+        reason = "every rank holds the whole state of a class of the user's own"
+        return Survival(rule=rule_of(loaded.job, is_replicated=True), reason=reason)
+    stores = [statement for statement in loaded.program.statements if isinstance(statement, StoreStatement)]
+    if not stores:
+        reason = "MESH says where ranks stand, and a lost one is replaced there"
+        return Survival(rule=OnLoss.ROLLBACK, reason=reason)
+    reason = "tensors are stored in pieces, and no rank holds those of another"
+    return Survival(rule=OnLoss.ROLLBACK, reason=reason, line=stores[0].span)
 
 
 def _refuse_too_strong(loaded: LoadedJob, asked: OnLoss, found: Survival) -> None:

@@ -5,8 +5,13 @@ from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.physical import Plan
-from trimtab.spec import LoadedJob, StrategyError
-from trimtab.spec.language import is_replicated, unsupported_beside_script, unsupported_by_runtime
+from trimtab.spec import LoadedJob, Problem, StrategyError
+from trimtab.spec.language import (
+    is_replicated,
+    unsupported_beside_class,
+    unsupported_beside_script,
+    unsupported_by_runtime,
+)
 from trimtab.terms import OnLoss
 
 _SHARES, _ON_LOSS = "fault_tolerance.shares", "fault_tolerance.on_loss"
@@ -23,14 +28,26 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
         the formulas cannot mean;
         JobReadError at the line of a key that asks for more than the layout can give.
     """
-    unsupported = unsupported_by_runtime if loaded.job.script is None else unsupported_beside_script
-    problems = unsupported(loaded.program)
+    problems = _unsupported(loaded)
     if problems:
         raise StrategyError(problems, loaded.program.documents)
     if loaded.job.script is not None or is_replicated(loaded.program):
         return
-    plan = compiled(loaded)
-    _refuse_shares(loaded, plan, is_resumed=is_resumed)
+    if loaded.job.model.module is None:
+        plan = compiled(loaded)
+        _refuse_shares(loaded, plan, is_resumed=is_resumed)
+    _refuse_on_loss(loaded)
+
+
+def _unsupported(loaded: LoadedJob) -> list[Problem]:
+    if loaded.job.script is not None:
+        return unsupported_beside_script(loaded.program)
+    if loaded.job.model.module is not None:
+        return unsupported_beside_class(loaded.program)
+    return unsupported_by_runtime(loaded.program)
+
+
+def _refuse_on_loss(loaded: LoadedJob) -> None:
     asked = loaded.job.fault_tolerance.on_loss
     if asked not in (OnLoss.ROLLBACK, OnLoss.AUTO):
         raise JobReadError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.catalog import THIS_MACHINE, Machine, cluster
+from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
 from trimtab.plan import network_of
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.explanation import obstacle_to_same_bits
@@ -34,6 +34,7 @@ from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.run_state import ReplicatedState, RunState
 from trimtab.runtime.step import Microbatch, StepRunner
+from trimtab.runtime.stored import StoredModule, StoredRunner, StoredState, storage_of_class
 from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
 from trimtab.runtime.weights.jobs import check_job_weights
@@ -74,6 +75,11 @@ class Ground:
         is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
         return None if is_begun else open_job_weights(self.job)
 
+    def cluster(self) -> Cluster:
+        """Where the ranks stand."""
+        machine = Machine(num_devices=self.job.orchestration.devices, **self.ticket["settings"]["machine"])
+        return cluster(self.job.orchestration.cluster or THIS_MACHINE, machine=machine)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
@@ -105,7 +111,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         faults=faults_of(ticket, link),
     )
     program = parse_strategy(job.parallelism.text, source="parallelism")
-    trained = replicated(ground) if is_replicated(program) else laid_out(ground, program)
+    trained = _trained(ground, program)
     keeper = Keeper(
         folder / "checkpoints",
         rules=keeping_rules(
@@ -143,6 +149,14 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     )
 
 
+def _trained(ground: Ground, program: Program) -> Trained:
+    if is_replicated(program):
+        return replicated(ground)
+    if network_of(ground.job) is None:
+        return stored(ground, program)
+    return laid_out(ground, program)
+
+
 def replicated(ground: Ground) -> Trained:
     """Ranks that hold the same tensors, and differ in their samples only."""
     job, corpus = ground.job, ground.corpus
@@ -177,22 +191,15 @@ def replicated(ground: Ground) -> Trained:
 
 
 def laid_out(ground: Ground, program: Program) -> Trained:
-    """Ranks that hold pieces: of tensors, of layers, of samples; as the job's plan says.
-
-    Raises: InputError for a class of the user's own, whose shapes only torch can tell.
-    """
+    """Ranks that hold pieces: of tensors, of layers, of samples; as the job's plan says."""
     job, rank = ground.job, ground.ticket["rank"]
     network = network_of(job)
-    if network is None:
-        raise InputError(
-            f"the shapes of {job.model.module} are known to torch only: its batch can be split, and nothing else"
-        )
-    machine = Machine(num_devices=job.orchestration.devices, **ground.ticket["settings"]["machine"])
+    assert network is not None, "a class of the user's own has no plan"
     plan = compile_program(
         program,
         replace(training_of(job, network), clips=True),  # Every step is guarded by its norm.
         mesh=resolve_mesh(program, job.orchestration.devices),
-        cluster=cluster(job.orchestration.cluster or THIS_MACHINE, machine=machine),
+        cluster=ground.cluster(),
     )
     chosen = job.train.optimizer
     rate = rate_of(job, ground.num_steps)
@@ -228,6 +235,51 @@ def laid_out(ground: Ground, program: Program) -> Trained:
         runner=runner,
         evaluator=evaluator if batches else None,
         flops_per_token=float(network.flops_per_token(job.data.sequence, causal=True)),
+    )
+
+
+def stored(ground: Ground, program: Program) -> Trained:
+    """Ranks that compute all of a class of the user's own, each on other samples, and keep pieces of its tensors.
+
+    Raises: InputError for a class that cannot be built; StrategyError for formulas that do not fit its tensors.
+    """
+    job = ground.job
+    keyed, timed = KeyedRandom(ground.device), Timed(ground.recorder, ground.watch)
+    model = build_job_model(job, ground.corpus, keyed)
+    model.module.to(ground.device)
+    storage = storage_of_class(job, program, cluster=ground.cluster())
+    rules = step_rules(job)
+    module = StoredModule(
+        model.module,
+        storage,
+        place=ground.ticket["rank"],
+        num_parts=rules.num_shares or storage.num_ranks,
+    )
+    chosen = job.train.optimizer
+
+    def initial() -> Mapping[str, Tensor]:
+        return dict(build_job_model(job, ground.corpus, KeyedRandom(ground.device)).logical_parameters())
+
+    state = StoredState(module, OPTIMIZERS[chosen.name](**chosen.chosen.model_dump()), initial, timed)
+    runner = StoredRunner(
+        rules=rules,
+        microbatch=int(job.train.microbatch),
+        model=model,
+        stored=module,
+        state=state,
+        keyed=keyed,
+        load=microbatch_loader(job, ground.corpus, ground.device, int(job.train.microbatch)),
+        learning_rate=rate_of(job, ground.num_steps),
+        timed=timed,
+        recorder=ground.recorder,
+        faults=ground.faults,
+        watch=ground.watch,
+    )
+    return Trained(
+        state=state,
+        runner=runner,
+        evaluator=build_evaluator(ground, model, takes_all=module.needs_all),
+        flops_per_token=flops_per_token(job, model),
     )
 
 
@@ -350,14 +402,18 @@ def flops_per_token(job: Job, model: Model) -> float:
     return 6.0 * sum(parameter.numel() for _, parameter in model.logical_parameters())
 
 
-def build_evaluator(ground: Ground, model: Model) -> Evaluator | None:
-    """The scorer of the first held-out batches; None if nothing is held out."""
+def build_evaluator(ground: Ground, model: Model, *, takes_all: bool = False) -> Evaluator | None:
+    """The scorer of the first held-out batches; None if nothing is held out. See Evaluator for ``takes_all``."""
     batches = held_out_batches(ground, min(int(ground.job.train.microbatch), ground.job.train.batch))
     if not batches:
         return None
     link = ground.link
     return Evaluator(
-        model=model, batches=batches, watch=ground.watch, is_cut_short=lambda: link.is_stop_wanted
+        model=model,
+        batches=batches,
+        watch=ground.watch,
+        is_cut_short=lambda: link.is_stop_wanted,
+        takes_all=takes_all,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
@@ -25,6 +25,9 @@ TCPStore: Any = dist.__dict__["TCPStore"]
 
 PrefixStore: Any = dist.__dict__["PrefixStore"]
 """As ``TCPStore``."""
+
+swap_tensors: Any = torch.utils.swap_tensors
+"""Public, and without types."""
 
 
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -58,6 +61,22 @@ def reduce_scatter(group: Any, output: Tensor, source: Tensor, options: Any) -> 
 def storage_of(tensor: Tensor) -> int:
     """A number that tensors have in common if and only if they share storage, on ``meta`` too, where no address is."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def place_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Put a parameter where a module keeps one, past the checks of ``setattr`` unless the module has its own.
+
+    ``nn.RNNBase`` has: it keeps its weights a second time.
+    """
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        module._parameters[name] = parameter
+    else:
+        setattr(module, name, parameter)
+
+
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether somebody listens to the gradient of a parameter."""
+    return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

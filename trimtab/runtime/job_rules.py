@@ -10,7 +10,7 @@ from trimtab.terms import OnLoss
 
 
 def step_rules(job: Job) -> StepRules:
-    """How ranks that hold the same tensors step."""
+    """How ranks step that compute all of a model, each on other samples."""
     return StepRules(
         num_shares=0 if job.fault_tolerance.shares == "off" else int(job.fault_tolerance.shares),
         batch=job.train.batch,

@@ -250,7 +250,7 @@ class StepRunner:
         if self._model is not None:
             self._model.begin_share()
         num_parts = self._rules.num_shares or self._group_size()
-        first, end = _part(self._rules.batch, num_parts, share)
+        first, end = part_of(self._rules.batch, num_parts, share)
         outer = self._recorder.switch(Clock.INPUT_WAIT)
         microbatches = self._load(step, first, end - first)
         self._faults.in_timer(Clock.INPUT_WAIT, step)
@@ -339,7 +339,7 @@ class StepRunner:
             norm = math.sqrt(sum_of_squares(total[:length])) / targets
             applied = math.isfinite(norm) and math.isfinite(loss)
         if applied and norm is not None:
-            torch.mul(total[:length], _scale(targets, norm, self._rules.clip), out=self._gradients)
+            torch.mul(total[:length], scale_of(targets, norm, self._rules.clip), out=self._gradients)
             self._optimizer.step(self._state.groups(self._gradients), lr=lr)
         return StepResult(
             step=step,
@@ -364,17 +364,17 @@ class StepRunner:
         return self._group.size
 
 
-def _scale(targets: int, norm: float, clip: float | None) -> float:
+def scale_of(targets: int, norm: float, clip: float | None) -> float:
     """One factor that turns the sum of gradients into the clipped mean."""
     if clip is None or norm <= clip:
         return 1.0 / targets
     return clip / norm / targets
 
 
-def _part(batch: int, num_parts: int, part: int) -> tuple[int, int]:
+def part_of(batch: int, num_parts: int, part: int) -> tuple[int, int]:
     """Samples of one part of the batch: contiguous, the first parts one sample more.
 
-    >>> [_part(8, 3, i) for i in range(3)]
+    >>> [part_of(8, 3, i) for i in range(3)]
     [(0, 3), (3, 6), (6, 8)]
     """
     each, more = divmod(batch, num_parts)

@@ -31,7 +31,7 @@ def explanation_lines(found: Explanation, *, width: int) -> Iterator[Line]:
     """Everything, in lines of at most ``width`` columns (60 if there are fewer)."""
     width = max(width, MIN_WIDTH)
     yield from _summary(found, width)
-    for section in (_warnings, _plan, _stages, _groups, _analysis, _replicated, _decisions, _notes):
+    for section in (_warnings, _plan, _stages, _groups, _analysis, _replicated, _storage, _decisions, _notes):
         lines = list(section(found, width))
         if lines:
             yield ()
@@ -47,11 +47,10 @@ def _summary(found: Explanation, width: int) -> Iterator[Line]:
     where, cost = found.where, found.cost
     yield heading(f"{found.run} on {where.cluster}")
     if found.work is None:
-        yield from _fact(
-            "model",
-            f"{found.model.network}: its shapes are known to torch only, so there are no figures",
-            width,
-        )
+        what = "its shapes are known to torch only, so there are no figures"
+        if found.storage is not None:
+            what = "its operators are not known, so no time is"
+        yield from _fact("model", f"{found.model.network}: {what}", width)
         return
     if cost.step_s is None:
         yield from _fact("step", f"time not known: {cost.unknown}", width)
@@ -100,7 +99,7 @@ def _plan(found: Explanation, width: int) -> Iterator[Line]:
         yield from _fact("model", model.network, width, model.decided_by)
     else:
         active = ""
-        if model.active_parameters != model.parameters:
+        if model.active_parameters not in (None, model.parameters):
             active = f", {model.active_parameters:,} active"
         yield from _fact(
             "model", f"{model.network}, {model.parameters:,} parameters{active}", width, model.decided_by
@@ -211,6 +210,29 @@ def _replicated(found: Explanation, width: int) -> Iterator[Line]:
         )
     for phase, formula in facts.formulas.items():
         yield from _fact(phase, formula, width)
+
+
+def _storage(found: Explanation, width: int) -> Iterator[Line]:
+    """What each rank keeps of a class of the user's own, and sends."""
+    facts = found.storage
+    if facts is None:
+        return
+    yield heading(f"each of {counted(facts.num_ranks, 'rank')}")
+    for item in facts.tables:
+        text = f"keeps {format_bytes(item.held_bytes)} of {format_bytes(item.whole_bytes)}"
+        yield from _fact(item.table.value, text, width, item.decided_by)
+    if facts.gathered_bytes:
+        text = (
+            f"{format_bytes(facts.gathered_bytes)} of params are whole at once while they are used: what is outside of the "
+            f"{counted(facts.layers, 'layer')}, and the largest of them"
+        )
+        yield from _fact("in use", text, width)
+    for number, sent in enumerate(facts.transfers):
+        times = "once" if sent.times == 1 else f"{sent.times} times"
+        text = f"{format_bytes(sent.sent_bytes)} to {sent.what}, {times} a step ({sent.operation})"
+        yield from _fact("" if number else "sends", text, width)
+    for text in facts.assumptions:
+        yield from _note(text, width)
 
 
 def _owned(owners: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from trimtab.app.pages.sections.headline import headline
 from trimtab.app.pages.sections.memory import memory
 from trimtab.app.pages.sections.mesh import mesh
 from trimtab.app.pages.sections.shares import shares
+from trimtab.app.pages.sections.storage import storage
 from trimtab.app.pages.sections.time import time
 from trimtab.app.pages.sections.timeline import timeline
 from trimtab.app.pages.sections.traffic import traffic
@@ -36,6 +37,7 @@ def _explanation(document: Facts) -> Markup:
     sections = (
         mesh(document, lines),
         memory(document),
+        storage(document, lines),
         time(document),
         timeline(document, lines),
         traffic(document, lines, collectives),

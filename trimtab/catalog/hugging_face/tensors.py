@@ -145,8 +145,13 @@ def boxes_of_run(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
     >>> list(boxes_of_run((4, 3), 2, 10))
     [((0, 1), (2, 3)), ((1, 3), (0, 3)), ((3, 4), (0, 1))]
+    >>> list(boxes_of_run((), 0, 1))  # a number alone has no dims to tell
+    [()]
     """
     if start >= stop:
+        return
+    if not shape:
+        yield ()
         return
     if len(shape) == 1:
         yield ((start, stop),)

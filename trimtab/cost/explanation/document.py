@@ -609,6 +609,62 @@ class ReplicatedFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTableFacts:
+    """One table of a class of the user's own, on each rank.
+
+    Args:
+        table: params, grads or states.
+        held_bytes: What a rank keeps: of params and states always, of grads when a step has computed them.
+        whole_bytes: What it would keep without pieces.
+        decided_by: The first line that stores anything of it.
+    """
+
+    table: Table
+    held_bytes: int
+    whole_bytes: int
+    decided_by: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferFacts:
+    """What the busiest rank sends in a step for one purpose.
+
+    Args:
+        what: In a few words.
+        operation: Of the backend.
+        times: How often.
+        sent_bytes: In all of them.
+    """
+
+    what: str
+    operation: str
+    times: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageFacts:
+    """How a class of the user's own is stored in pieces.
+
+    Args:
+        num_ranks: That hold a piece each.
+        layers: That are gathered one by one.
+        tables: What each rank keeps.
+        gathered_bytes: Parameters that are whole at once while a microbatch is computed: what is outside of layers, and
+            the largest layer; 0 if parameters are not stored in pieces.
+        transfers: Of a step.
+        assumptions: What the figures leave out.
+    """
+
+    num_ranks: int
+    layers: int
+    tables: tuple[StoredTableFacts, ...]
+    gathered_bytes: int
+    transfers: tuple[TransferFacts, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """Everything that EXPLAIN tells.
 
@@ -633,6 +689,7 @@ class Explanation:
         warnings: What may be meant otherwise.
         replicated: What this release runs; null for a plan that splits more than the batch.
         analysis: Real steps, measured; null if nobody asked for them.
+        storage: The pieces of a class of the user's own; null for a network, and for a class that is whole everywhere.
     """
 
     version: int
@@ -655,6 +712,7 @@ class Explanation:
     warnings: tuple[Caution, ...]
     replicated: ReplicatedFacts | None
     analysis: Analysis | None = None
+    storage: StorageFacts | None = None
 
 
 def document_of(value: object) -> Any:

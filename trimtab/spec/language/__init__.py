@@ -1,6 +1,6 @@
 """What do the formulas of the strategy language say?"""
 
-from trimtab.spec.language.adoption import unsupported_beside_script
+from trimtab.spec.language.adoption import unsupported_beside_class, unsupported_beside_script
 from trimtab.spec.language.conditions import check_condition
 from trimtab.spec.language.defaults import DEFAULTS
 from trimtab.spec.language.meaning import (
@@ -116,6 +116,7 @@ __all__ = [
     "print_statement",
     "resolve_layout",
     "resolve_mesh",
+    "unsupported_beside_class",
     "unsupported_beside_script",
     "unsupported_by_runtime",
 ]

@@ -28,7 +28,7 @@ def _sizes(document: Facts) -> Iterator[str]:
     model, where = document["model"], document["where"]
     if model["parameters"] is not None:
         yield f"{elements(model['parameters'])} parameters"
-        if model["active_parameters"] != model["parameters"]:
+        if model["active_parameters"] not in (None, model["parameters"]):
             yield f"{elements(model['active_parameters'])} active"
     kinds = ", ".join(dict.fromkeys(run["accelerator"] for run in where["nodes"]))
     yield plural(where["num_devices"], "device") + (f" ({kinds})" if kinds else "")
@@ -37,6 +37,9 @@ def _sizes(document: Facts) -> Iterator[str]:
 
 def _verdict(document: Facts) -> Markup:
     fits, groups = document["fits"], document["groups"]
+    if document["storage"] is not None:
+        text = "The operators of this class are not known: neither its time nor its memory of activations is."
+        return element("p", text, class_="verdict")
     if not groups:
         return element(
             "p", "Only torch knows the shapes of this class: no figures per rank.", class_="verdict"
