@@ -33,6 +33,8 @@ class StoredState:
         timed: Is told of waits.
     """
 
+    layout = ""
+
     def __init__(
         self,
         stored: StoredModule,
@@ -125,7 +127,7 @@ class StoredState:
         """See RunState."""
         return self._boxes(self._stored.place, self._own)
 
-    def load(self, source: StateSource) -> None:
+    def load(self, source: StateSource, *, is_same_layout: bool = True) -> None:
         """See RunState."""
         for part in (_PARAMETERS, *self._states):
             weights = source.part(part)
