@@ -185,6 +185,7 @@ def test_fifty_losses_and_rejoins(trimtab: Trimtab) -> None:
     )
 
 
+@pytest.mark.slow
 def test_crashed_twice_inside_an_epoch_and_resumed_twice(trimtab: Trimtab) -> None:
     """CKP-02, CKP-03, CKP-04: the order of samples belongs to the epoch, and a second resume goes on from the first."""
     one = ("--set", "orchestration.devices=1", "--set", "fault_tolerance.restarts.node_loss=0")

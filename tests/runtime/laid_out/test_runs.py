@@ -120,6 +120,7 @@ def compressed(trimtab: Trimtab) -> Ran:
     return run(trimtab, COMPRESSED, 2, *UNSHARED)
 
 
+@pytest.mark.slow
 def test_a_run_that_compresses_goes_on_as_if_never_ended(trimtab: Trimtab, compressed: Ran) -> None:
     """What was not sent yet is sent after the resume: without it the weights would be others."""
     ended = run(trimtab, COMPRESSED, 2, *UNSHARED, *ENDED, check=1)
