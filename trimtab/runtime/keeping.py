@@ -117,7 +117,7 @@ class Keeper:
         return self._last_saved
 
     def enter(self, group: Group, *, num_losses: int) -> None:
-        """An epoch begins; ``num_losses`` ranks were lost since the one before."""
+        """An epoch begins; since the one before ``num_losses`` ranks were lost that only a checkpoint can make good."""
         self._group = group
         self._saved_by = self._state.saved_by(group)
         self._losses_s += [time.monotonic()] * num_losses

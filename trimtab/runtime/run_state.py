@@ -36,6 +36,42 @@ def is_leftover(part: str) -> bool:
     return part.startswith(_LEFTOVER)
 
 
+def fit_together(group: Group, *, is_torn: bool, committed: int) -> int | None:
+    """The step that the pieces of all ranks are of; None if somebody was interrupted in an update, or is behind."""
+    found = torch.tensor([int(is_torn), committed, -committed], dtype=torch.int64)
+    group.all_reduce(found, operation="max")
+    somebody_torn, newest, oldest = found.tolist()
+    return None if somebody_torn or newest != -oldest else int(newest)
+
+
+def go_back_together(group: Group, load: Callable[[int | None], int], begin: Callable[[], None]) -> int:
+    """Every rank reads its pieces of the checkpoint that the lead finds, or begins anew if there is none.
+
+    Args:
+        group: All ranks.
+        load: Loads the checkpoint of a step, or the newest, into this rank; gives its step, 0 if there is none.
+        begin: Makes the first weights again.
+
+    Returns: The step.
+    """
+    lead = group.members[0]
+    to_step = torch.tensor([load(None) if group.rank == lead else 0], dtype=torch.int64)
+    group.broadcast(to_step, source=lead)
+    step = int(to_step.item())
+    if step and group.rank != lead:
+        load(step)
+    if not step:
+        begin()
+    return step
+
+
+def as_lead_says(group: Group, lead_says: bool) -> bool:
+    """What the first rank says."""
+    word = torch.tensor([int(lead_says)], dtype=torch.int64)
+    group.broadcast(word, source=group.members[0])
+    return bool(word.item())
+
+
 class RunState(Protocol):
     """Weights and optimizer states of one rank, whole or in pieces."""
 

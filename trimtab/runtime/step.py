@@ -124,6 +124,32 @@ class StepResult:
     stop_agreed: bool
     border_agreed: bool
 
+    @classmethod
+    def of_sums(
+        cls, step: int, tail: Sequence[float], *, squares: Callable[[], float], lr: float
+    ) -> "StepResult":
+        """From what is known of all shares together.
+
+        Args:
+            step: Its number.
+            tail: What travels behind the gradients, added up.
+            squares: The sum of the squares of all gradients, before they are divided; asked for if there are targets.
+            lr: Of the step.
+        """
+        targets = round(tail[NUM_TARGETS])
+        loss = tail[LOSS_SUM] / targets if targets > 0 else None
+        norm = math.sqrt(squares()) / targets if targets > 0 else None
+        return cls(
+            step=step,
+            loss=loss,
+            grad_norm=norm,
+            lr=lr,
+            targets=targets,
+            is_applied=loss is not None and norm is not None and math.isfinite(norm) and math.isfinite(loss),
+            stop_agreed=tail[STOP_REQUESTS] > 0,
+            border_agreed=tail[BORDER_REQUESTS] > 0,
+        )
+
 
 class StepRunner:
     """Runs steps on one rank. ``enter`` an epoch first; an exception from ``run`` leaves gradients for the next epoch.
@@ -330,27 +356,13 @@ class StepRunner:
     def _apply(self, step: int, total: Tensor) -> StepResult:
         length = self._state.num_elements
         tail = total[length : self._length].tolist()
-        targets = round(tail[NUM_TARGETS])
         lr = self._learning_rate(step)
-        loss = norm = None
-        applied = False
-        if targets > 0:
-            loss = tail[LOSS_SUM] / targets
-            norm = math.sqrt(sum_of_squares(total[:length])) / targets
-            applied = math.isfinite(norm) and math.isfinite(loss)
-        if applied and norm is not None:
-            torch.mul(total[:length], scale_of(targets, norm, self._rules.clip), out=self._gradients)
+        result = StepResult.of_sums(step, tail, squares=lambda: sum_of_squares(total[:length]), lr=lr)
+        if result.is_applied and result.grad_norm is not None:
+            scale = scale_of(result.targets, result.grad_norm, self._rules.clip)
+            torch.mul(total[:length], scale, out=self._gradients)
             self._optimizer.step(self._state.groups(self._gradients), lr=lr)
-        return StepResult(
-            step=step,
-            loss=loss,
-            grad_norm=norm,
-            lr=lr,
-            targets=targets,
-            is_applied=applied,
-            stop_agreed=tail[STOP_REQUESTS] > 0,
-            border_agreed=tail[BORDER_REQUESTS] > 0,
-        )
+        return result
 
     def _recycle(self) -> None:
         self._free += self._leaves.values()

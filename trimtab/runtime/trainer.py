@@ -177,8 +177,9 @@ class Trainer:
         group = self._enter(form, rendezvous)
         self._runner.enter(group, step=self._committed, owners=form.owners)
         num_losses = self._count_losses(group)
-        self._keeper.enter(group, num_losses=num_losses)
-        if num_losses and self._rules.rolls_back_on_loss:
+        needs_checkpoint = bool(num_losses) and self._rules.rolls_back_on_loss
+        self._keeper.enter(group, num_losses=num_losses if needs_checkpoint else 0)
+        if needs_checkpoint:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)

@@ -25,7 +25,16 @@ from trimtab.runtime.lowering import (
     read_piece,
 )
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import FACTORS, RESIDUALS, Parts, StateSource, hashable
+from trimtab.runtime.run_state import (
+    FACTORS,
+    RESIDUALS,
+    Parts,
+    StateSource,
+    as_lead_says,
+    fit_together,
+    go_back_together,
+    hashable,
+)
 
 _PARAMETERS = "parameters"
 _ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
@@ -103,29 +112,15 @@ class LaidOutState:
 
     def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
         """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
-        torn = int(self._rank.is_torn)
-        found = torch.tensor([torn, committed, -committed], dtype=torch.int64)
-        group.all_reduce(found, operation="max")
-        is_torn, newest, oldest = found.tolist()
-        return None if is_torn or newest != -oldest else int(newest)
+        return fit_together(group, is_torn=self._rank.is_torn, committed=committed)
 
     def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
         """See RunState; the lead says which one, every rank reads its pieces."""
-        lead = group.members[0]
-        to_step = torch.tensor([load(None) if group.rank == lead else 0], dtype=torch.int64)
-        group.broadcast(to_step, source=lead)
-        step = int(to_step.item())
-        if step and group.rank != lead:
-            load(step)
-        if not step:
-            self._rank.begin()
-        return step
+        return go_back_together(group, load, self._rank.begin)
 
     def agree(self, group: Group, lead_says: bool) -> bool:
         """See RunState."""
-        word = torch.tensor([int(lead_says)], dtype=torch.int64)
-        group.broadcast(word, source=group.members[0])
-        return bool(word.item())
+        return as_lead_says(group, lead_says)
 
     def shapes(self) -> Parts:
         """See RunState."""

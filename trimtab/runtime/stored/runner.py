@@ -236,29 +236,14 @@ class StoredRunner:
     def _commit(
         self, step: int, sums: dict[str, Tensor], tail: Sequence[float], squares: float
     ) -> StepResult:
-        targets = round(tail[NUM_TARGETS])
         lr = self._learning_rate(step)
-        loss = norm = None
-        applied = False
-        if targets > 0:
-            loss = tail[LOSS_SUM] / targets
-            norm = math.sqrt(squares) / targets
-            applied = math.isfinite(norm) and math.isfinite(loss)
-        if applied and norm is not None:
-            scale = scale_of(targets, norm, self._rules.clip)
+        result = StepResult.of_sums(step, tail, squares=lambda: squares, lr=lr)
+        if result.is_applied and result.grad_norm is not None:
+            scale = scale_of(result.targets, result.grad_norm, self._rules.clip)
             for piece in sums.values():
                 piece.mul_(scale)
             self._update(step, sums, lr)
-        return StepResult(
-            step=step,
-            loss=loss,
-            grad_norm=norm,
-            lr=lr,
-            targets=targets,
-            is_applied=applied,
-            stop_agreed=tail[STOP_REQUESTS] > 0,
-            border_agreed=tail[BORDER_REQUESTS] > 0,
-        )
+        return result
 
     def _update(self, step: int, gradients: dict[str, Tensor], lr: float) -> None:
         if any(Table.STATES not in p.stored for p in self._stored.storage.parameters):

@@ -16,7 +16,14 @@ from trimtab.runtime.lowering import Extent, boxes, read_piece
 from trimtab.runtime.lowering.extents import take
 from trimtab.runtime.optimizers import OptimizerSettings, build_optimizer, is_decayed
 from trimtab.runtime.process_groups import Group
-from trimtab.runtime.run_state import Parts, StateSource, hashable
+from trimtab.runtime.run_state import (
+    Parts,
+    StateSource,
+    as_lead_says,
+    fit_together,
+    go_back_together,
+    hashable,
+)
 from trimtab.runtime.stored.carrier import Carrier
 from trimtab.runtime.stored.module import StoredModule
 
@@ -88,28 +95,15 @@ class StoredState:
 
     def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
         """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
-        found = torch.tensor([int(self._is_torn), committed, -committed], dtype=torch.int64)
-        group.all_reduce(found, operation="max")
-        is_torn, newest, oldest = found.tolist()
-        return None if is_torn or newest != -oldest else int(newest)
+        return fit_together(group, is_torn=self._is_torn, committed=committed)
 
     def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
         """See RunState; the lead says which one, every rank reads its pieces."""
-        lead = group.members[0]
-        to_step = torch.tensor([load(None) if group.rank == lead else 0], dtype=torch.int64)
-        group.broadcast(to_step, source=lead)
-        step = int(to_step.item())
-        if step and group.rank != lead:
-            load(step)
-        if not step:
-            self._begin()
-        return step
+        return go_back_together(group, load, self._begin)
 
     def agree(self, group: Group, lead_says: bool) -> bool:
         """See RunState."""
-        word = torch.tensor([int(lead_says)], dtype=torch.int64)
-        group.broadcast(word, source=group.members[0])
-        return bool(word.item())
+        return as_lead_says(group, lead_says)
 
     def shapes(self) -> Parts:
         """See RunState."""
