@@ -51,11 +51,14 @@ def _check(layout: Layout, crew_of: Callable[[int], Crew]) -> None:
             "constants": constant_bytes(plan, counts, group.stages),
         }
         predicted = max(classes.total for classes in memory.of(number).values())
-        for rank in group.ranks:
-            found = trial.ranks[rank]
+        ranks = [trial.ranks[rank] for rank in group.ranks]
+        for found in ranks:
             assert found.memory.held == {name: size for name, size in expected.items() if size}
-            assert found.memory.peak_bytes == pytest.approx(predicted, rel=PEAK)
             _check_times(found.steps)
+        # What is told is the largest of the group: at the ends of a tree nothing arrives that would be added.
+        assert max(found.memory.peak_bytes for found in ranks) == pytest.approx(predicted, rel=PEAK)
+        if "tree" not in text:
+            assert min(found.memory.peak_bytes for found in ranks) == pytest.approx(predicted, rel=PEAK)
 
 
 def _check_times(steps: Any) -> None:

@@ -304,7 +304,13 @@ class OperatorRunner:
         maker = next(found for found in backward if operator.inputs[0] in found.outputs)
         if maker.kind not in COLLECTIVES:
             return False
-        stays = {found.inputs[0] for found in backward if found.kind is OperatorKind.ACCUMULATE}
+        values = self._plan.update.values
+        stays = {
+            found.inputs[0]
+            for found in backward
+            if found.kind is OperatorKind.ACCUMULATE
+            and self._home(site.added_up(found.outputs[0], values)) is None
+        }
         is_added_to_head = site.index == 0 and self._plan.update.is_tied_at_once
         return is_added_to_head or not stays.issuperset(maker.outputs)
 
