@@ -129,7 +129,7 @@ def test_one_rank_that_is_told_to_stop_stops_all_at_one_step(trimtab: Trimtab, w
             "evaluation",
             ("--set", "train.evaluate.every=3", "--inject", "sleep:rank=1,step=3,class=evaluation,ms=3000"),
         ),
-        ("reform", ("--inject", "kill:rank=3,step=2", *SLOW)),
+        pytest.param("reform", ("--inject", "kill:rank=3,step=2", *SLOW), marks=pytest.mark.slow),
     ],
 )
 def test_a_stop_outside_the_main_loop_is_not_lost(
@@ -261,7 +261,8 @@ def test_a_save_that_fails_costs_nothing_but_itself(trimtab: Trimtab, in_one_pie
 
 def test_other_data_is_refused_at_resume(trimtab: Trimtab, workplace: Path) -> None:
     """Positions of one text mean nothing in another."""
-    ran = trimtab("run", "tiny.yaml", "--json", *SAVING, "--set", "train.steps=4")
+    one = ("--set", "orchestration.devices=1")
+    ran = trimtab("run", "tiny.yaml", "--json", *SAVING, *one, "--set", "train.steps=4")
     extra = workplace / "text" / "new.txt"
     extra.write_text("something else " * 50, encoding="utf-8")
     try:
