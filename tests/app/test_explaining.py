@@ -329,7 +329,6 @@ parallelism: |
 """
 
 
-@pytest.mark.slow  # a thread of gloo may hold what was sent a moment longer than the step, which then counts as held
 @pytest.mark.process
 def test_real_steps_stand_beside_the_figures(trimtab, tmp_path):
     """The whole option, as a user runs it: a figure that nobody checked is an opinion."""

@@ -5,6 +5,7 @@ that was not seen before is counted until it is freed, each one once, however ma
 allocates and frees by itself is not seen.
 """
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,10 @@ import torch
 from torch import Tensor
 
 from trimtab.runtime.compat import TorchDispatchMode
+
+_LETTING_GO_S = 0.001
+"""A thread of the backend drops what a finished collective sent when the interpreter is free for it: so long this thread leaves
+it free before something counts, or what is gone would be counted now and then."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,6 +108,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     @property
     def bytes_by_label(self) -> Mapping[str, int]:
         """What lives now."""
+        time.sleep(_LETTING_GO_S)
         return {label: size for label, size in self._by_label.items() if size}
 
     def _see(self, tensor: Tensor) -> None:
@@ -116,6 +122,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._fresh.append(key)
         self._by_label[label] += size
         self._total += size
+        if self._total > self.peak.total_bytes:
+            time.sleep(_LETTING_GO_S)
         if self._total > self.peak.total_bytes:
             self.peak = Peak(total_bytes=self._total, by_label=dict(self._by_label))
 
