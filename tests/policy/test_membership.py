@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.policy import events, wire
 from trimtab.policy import membership as m
-from trimtab.policy import wire
 from trimtab.terms import OnLoss, Phase
 
 
@@ -17,21 +17,23 @@ class Agent:
 
     state: m.State
     now_s: float = 100.0
-    done: list[m.Action] = field(default_factory=list)
+    done: list[events.Action] = field(default_factory=list)
 
-    def feed(self, event: m.Event) -> list[m.Action]:
+    def feed(self, event: events.Event) -> list[events.Action]:
         decision = m.decide(self.state, event, now_s=self.now_s, now_ns=int(self.now_s * 1e9))
         self.state = decision.state
         self.done += decision.actions
         return list(decision.actions)
 
-    def say(self, rank: int, message: wire.Message, incarnation: int = 0) -> list[m.Action]:
-        return self.feed(m.Received(rank=rank, incarnation=incarnation, message=message))
+    def say(self, rank: int, message: wire.Message, incarnation: int = 0) -> list[events.Action]:
+        return self.feed(events.Received(rank=rank, incarnation=incarnation, message=message))
 
     def exit(
         self, rank: int, how: str = "signal SIGKILL", incarnation: int = 0, clean: bool = False
-    ) -> list[m.Action]:
-        return self.feed(m.Exited(rank=rank, incarnation=incarnation, how=how, is_clean=clean, fault_ns=1))
+    ) -> list[events.Action]:
+        return self.feed(
+            events.Exited(rank=rank, incarnation=incarnation, how=how, is_clean=clean, fault_ns=1)
+        )
 
     def beat_all(self, *, but: int = -1, waiting: tuple[int, ...] = ()) -> None:
         for member in list(self.state.members.values()):
@@ -56,19 +58,21 @@ def hello(rank: int, incarnation: int = 0) -> wire.Hello:
     return wire.Hello(rank=rank, incarnation=incarnation, pid=1, proof="", fingerprint={})
 
 
-def forms(actions: list[m.Action]) -> dict[int, wire.Form]:
-    return {a.rank: a.message for a in actions if isinstance(a, m.Tell) and isinstance(a.message, wire.Form)}
+def forms(actions: list[events.Action]) -> dict[int, wire.Form]:
+    return {
+        a.rank: a.message for a in actions if isinstance(a, events.Tell) and isinstance(a.message, wire.Form)
+    }
 
 
-def fences(actions: list[m.Action]) -> set[int]:
-    return {a.rank for a in actions if isinstance(a, m.Tell) and isinstance(a.message, wire.Fence)}
+def fences(actions: list[events.Action]) -> set[int]:
+    return {a.rank for a in actions if isinstance(a, events.Tell) and isinstance(a.message, wire.Fence)}
 
 
 def running(num_ranks: int, **changes: object) -> Agent:
     """An agent whose ranks train in epoch 1, with four shares."""
     agent = Agent(m.State(num_shares=4, on_loss=OnLoss.EXACT, limits=m.Limits(), **changes))  # type: ignore[arg-type]
     for rank in range(num_ranks):
-        agent.feed(m.Spawned(rank=rank, incarnation=0))
+        agent.feed(events.Spawned(rank=rank, incarnation=0))
         agent.say(rank, hello(rank))
     for rank in range(num_ranks):
         actions = agent.say(rank, park(-1, 0))
@@ -112,7 +116,7 @@ def test_where_all_are_needed_an_epoch_waits_for_the_replacement() -> None:
     agent.exit(1)
     for rank in (0, 2):
         assert not forms(agent.say(rank, park(1, 5)))
-    agent.feed(m.Spawned(rank=1, incarnation=1))
+    agent.feed(events.Spawned(rank=1, incarnation=1))
     agent.say(1, hello(1, 1), 1)
     formed = forms(agent.say(1, park(0, 4), 1))
     assert set(formed) == {0, 1, 2}
@@ -137,7 +141,7 @@ def test_a_death_while_the_new_epoch_forms_fences_that_one() -> None:
     agent.say(0, park(1, 5, (0, 1)))
     agent.say(2, park(1, 5, (3,)))
     actions = agent.exit(2)
-    fence = next(a.message for a in actions if isinstance(a, m.Tell))
+    fence = next(a.message for a in actions if isinstance(a, events.Tell))
     assert isinstance(fence, wire.Fence)
     assert fence.epoch == 2
 
@@ -148,11 +152,11 @@ def test_silence_is_killed_and_named() -> None:
     agent.now_s += 1.5
     agent.beat_all(but=1)
     agent.now_s += 1.0
-    assert agent.feed(m.Tick()) == [m.Kill(rank=1, incarnation=0)]
-    assert agent.feed(m.Tick()) == [], "one kill is enough"
+    assert agent.feed(events.Tick()) == [events.Kill(rank=1, incarnation=0)]
+    assert agent.feed(events.Tick()) == [], "one kill is enough"
     actions = agent.exit(1)
-    fault = next(a.fault for a in actions if isinstance(a, m.Declare))
-    assert fault.cause is m.Cause.SILENT
+    fault = next(a.fault for a in actions if isinstance(a, events.Declare))
+    assert fault.cause is events.Cause.SILENT
     assert "no sign of life" in fault.detail
 
 
@@ -163,14 +167,14 @@ def test_the_one_that_computes_is_stuck_not_the_ones_that_wait() -> None:
         agent.now_s += 1.7
         for rank, waiting in ((0, True), (1, False), (2, True)):
             agent.say(rank, beat(1, waiting=waiting))
-    assert agent.feed(m.Tick()) == [m.Kill(rank=1, incarnation=0)]
+    assert agent.feed(events.Tick()) == [events.Kill(rank=1, incarnation=0)]
 
 
 def test_a_death_explains_the_trouble_that_was_heard_first() -> None:
     """Peers feel a reset before the agent reaps the dead: the fence must carry the death's time and reason."""
     agent = running(3)
     assert agent.say(0, trouble(1)) == []
-    fence = next(a.message for a in agent.exit(2) if isinstance(a, m.Tell))
+    fence = next(a.message for a in agent.exit(2) if isinstance(a, events.Tell))
     assert isinstance(fence, wire.Fence)
     assert (fence.fault_ns, "rank 2 is lost" in fence.reason) == (1, True)
 
@@ -180,7 +184,7 @@ def test_trouble_without_a_death_re_forms_all() -> None:
     agent = running(3)
     agent.say(0, trouble(1))
     agent.now_s += 0.3
-    assert fences(agent.feed(m.Tick())) == {0, 1, 2}
+    assert fences(agent.feed(events.Tick())) == {0, 1, 2}
     for rank in (0, 1):
         agent.say(rank, park(1, 5, (rank,)))
     assert forms(agent.say(2, park(1, 5, (2, 3))))[0].members == (0, 1, 2)
@@ -191,20 +195,20 @@ def test_a_failure_in_user_code_ends_the_run_with_the_first_cause() -> None:
     agent = running(2)
     agent.say(1, wire.Failed(step=5, phase=Phase.COMPUTE, error="ValueError: bad record"))
     agent.say(0, trouble(1))
-    end = next(a for a in agent.exit(1, "exit code 1") if isinstance(a, m.End))
-    assert end == m.End(is_failed=True, error="rank 1 failed: ValueError: bad record")
+    end = next(a for a in agent.exit(1, "exit code 1") if isinstance(a, events.End))
+    assert end == events.End(is_failed=True, error="rank 1 failed: ValueError: bad record")
 
 
 def test_a_newcomer_is_admitted_at_a_border() -> None:
     """It must not break the step in flight, and must not be forgotten."""
     agent = running(2, is_replacing=True)
     actions = agent.exit(1)
-    assert m.Spawn(rank=1, incarnation=1) in actions
+    assert events.Spawn(rank=1, incarnation=1) in actions
     agent.say(0, park(1, 5, (0, 1)))
-    agent.feed(m.Spawned(rank=1, incarnation=1))
+    agent.feed(events.Spawned(rank=1, incarnation=1))
     agent.say(1, hello(1, 1), incarnation=1)
     admits = agent.say(1, park(-1, 0), incarnation=1)
-    assert admits == [m.Tell(rank=0, message=wire.Admit())]
+    assert admits == [events.Tell(rank=0, message=wire.Admit())]
     form = forms(agent.say(0, park(2, 9)))[0]
     assert (form.members, form.step, form.source, form.is_healing) == ((0, 1), 9, 0, True)
 
@@ -212,7 +216,7 @@ def test_a_newcomer_is_admitted_at_a_border() -> None:
 def test_the_last_rank_is_started_again() -> None:
     """With nobody left the newest checkpoint is the state: the run goes on from there."""
     agent = running(1)
-    assert m.Spawn(rank=0, incarnation=1) in agent.exit(0)
+    assert events.Spawn(rank=0, incarnation=1) in agent.exit(0)
 
 
 def test_losses_beyond_the_budget_end_the_run() -> None:
@@ -220,11 +224,11 @@ def test_losses_beyond_the_budget_end_the_run() -> None:
     agent = running(1)
     for incarnation in range(17):
         actions = agent.exit(0, incarnation=incarnation)
-        if any(isinstance(a, m.End) for a in actions):
+        if any(isinstance(a, events.End) for a in actions):
             break
-        agent.feed(m.Spawned(rank=0, incarnation=incarnation + 1))
+        agent.feed(events.Spawned(rank=0, incarnation=incarnation + 1))
     assert incarnation == 16
-    assert any(isinstance(a, m.End) and a.is_failed for a in actions)
+    assert any(isinstance(a, events.End) and a.is_failed for a in actions)
 
 
 def test_the_run_ends_when_all_have_finished() -> None:
@@ -232,8 +236,8 @@ def test_the_run_ends_when_all_have_finished() -> None:
     agent = running(2)
     agent.say(0, wire.Finished(step=9, is_stopped=False, results={}))
     actions = agent.say(1, wire.Finished(step=9, is_stopped=False, results={}))
-    assert m.End(is_failed=False) in actions
-    assert {a.rank for a in actions if isinstance(a, m.Tell)} == {0, 1}
+    assert events.End(is_failed=False) in actions
+    assert {a.rank for a in actions if isinstance(a, events.Tell)} == {0, 1}
 
 
 def test_a_death_after_others_finished_calls_them_back() -> None:
@@ -247,10 +251,10 @@ def test_a_death_after_others_finished_calls_them_back() -> None:
 def test_a_stop_reaches_ranks_that_are_formed_later() -> None:
     """A stop that arrives during start-up must not be lost."""
     agent = Agent(m.State(num_shares=4, on_loss=OnLoss.EXACT, limits=m.Limits()))
-    agent.feed(m.Spawned(rank=0, incarnation=0))
-    agent.feed(m.StopAsked())
+    agent.feed(events.Spawned(rank=0, incarnation=0))
+    agent.feed(events.StopAsked())
     actions = agent.say(0, park(-1, 0))
-    assert m.Tell(rank=0, message=wire.Stop()) in actions
+    assert events.Tell(rank=0, message=wire.Stop()) in actions
 
 
 @pytest.mark.parametrize("on_loss", [OnLoss.REDO, OnLoss.SAME_BATCH])
@@ -286,11 +290,11 @@ def test_no_order_of_events_forms_an_epoch_with_the_dead(events: list[tuple[str,
             agent.say(rank, trouble(agent.state.epoch))
             agent.now_s += 0.5
             agent.beat_all()
-            actions = agent.feed(m.Tick())
+            actions = agent.feed(events.Tick())
         elif what == "finish":
             actions = agent.say(rank, wire.Finished(step=5, is_stopped=False, results={}))
         else:
-            actions = agent.feed(m.Tick())
+            actions = agent.feed(events.Tick())
         formed = forms(actions)
         if formed:
             form = next(iter(formed.values()))

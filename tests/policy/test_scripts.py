@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trimtab.policy.membership import Action, End, Event, Exited, Kill, Spawn, Spawned, StopAsked, Tick
+from trimtab.policy.events import Action, End, Event, Exited, Kill, Spawn, Spawned, StopAsked, Tick
 from trimtab.policy.scripts import LastWords, ScriptState, decide_script
 
 

@@ -15,6 +15,22 @@ from typing import TypeVar
 
 from trimtab.plan.shares import assign_shares, keep_only, take_over
 from trimtab.policy.budgets import Budget, Loss, LossKind, over_budget
+from trimtab.policy.events import (
+    Action,
+    Cause,
+    Declare,
+    End,
+    Event,
+    Exited,
+    Fault,
+    Kill,
+    Received,
+    Spawn,
+    Spawned,
+    StopAsked,
+    Tell,
+    Tick,
+)
 from trimtab.policy.wire import (
     Admit,
     Beat,
@@ -33,17 +49,6 @@ from trimtab.policy.wire import (
 from trimtab.terms import OnLoss, Phase
 
 _V = TypeVar("_V")
-
-
-class Cause(StrEnum):
-    """Why a rank is lost; budgets are counted per cause."""
-
-    EXITED = "exited"
-    SILENT = "silent"
-    STUCK = "stuck"
-    NOT_PARKED = "not_parked"
-    START_TIMEOUT = "start_timeout"
-    USER_ERROR = "user_error"
 
 
 class Standing(StrEnum):
@@ -100,19 +105,6 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
-    """One loss: what was lost, why, when it happened and when it was declared (nanoseconds of the agent's clock)."""
-
-    rank: int
-    incarnation: int
-    cause: Cause
-    detail: str
-    step: int
-    fault_ns: int
-    declared_ns: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class State:
     """Everything that a decision depends on.
 
@@ -147,96 +139,6 @@ class BrokenCollective:
     error: str
     t_ns: int
     since_s: float
-
-
-# Events that are no wire messages.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spawned:
-    """A process was started for a rank."""
-
-    rank: int
-    incarnation: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Received:
-    """A rank said something."""
-
-    rank: int
-    incarnation: int
-    message: Message
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exited:
-    """A rank's process is gone. ``how`` reads 'exit code 1' or 'signal SIGKILL'; ``fault_ns`` is its last sign of life."""
-
-    rank: int
-    incarnation: int
-    how: str
-    is_clean: bool
-    fault_ns: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StopAsked:
-    """Somebody wants the run to end cleanly."""
-
-
-Event = Spawned | Received | Exited | Tick | StopAsked
-
-
-# Actions, carried out by the agent in order.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tell:
-    """Send a message to a rank."""
-
-    rank: int
-    message: Message
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kill:
-    """End a rank's process and all its children with SIGKILL."""
-
-    rank: int
-    incarnation: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spawn:
-    """Start a process for a rank."""
-
-    rank: int
-    incarnation: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declare:
-    """Record a loss in the journal."""
-
-    fault: Fault
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class End:
-    """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong."""
-
-    is_failed: bool
-    error: str | None = None
-    is_input_error: bool = False
-
-
-Action = Tell | Kill | Spawn | Declare | End
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

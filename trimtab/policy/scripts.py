@@ -7,7 +7,7 @@ rank computes its peers need, so the first that fails ends all, and all are star
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from trimtab.policy.membership import Action, End, Event, Exited, Kill, Spawn, Spawned, StopAsked
+from trimtab.policy.events import Action, End, Event, Exited, Kill, Spawn, Spawned, StopAsked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

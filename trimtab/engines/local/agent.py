@@ -19,8 +19,8 @@ from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
 from trimtab.engines.stop_signals import StopSignals
 from trimtab.ledger import read_clocks
+from trimtab.policy import events, wire
 from trimtab.policy import membership as policy
-from trimtab.policy import wire
 from trimtab.terms import RunState
 
 _TICK_S = 0.1
@@ -50,10 +50,10 @@ class Agent:
         self._results: dict[int, wire.Finished] = {}
         self._num_committed = 0
         self._fingerprint: dict[str, str] | None = None
-        self._end: policy.End | None = None
+        self._end: events.End | None = None
         self._signal: int | None = None
         self._stop_deadline_s: float | None = None
-        self._fault: policy.Fault | None = None
+        self._fault: events.Fault | None = None
         self._state = policy.State(
             num_shares=launch.num_shares,
             on_loss=launch.on_loss,
@@ -71,7 +71,7 @@ class Agent:
         self._listen()
         try:
             for rank in range(self._launch.devices):
-                self._carry_out(policy.Spawn(rank=rank, incarnation=self._launch.first_incarnation))
+                self._carry_out(events.Spawn(rank=rank, incarnation=self._launch.first_incarnation))
             while self._end is None:
                 self._turn(_TICK_S)
             self._dismiss()
@@ -87,12 +87,12 @@ class Agent:
         for key, _ in self._selector.select(wait_s):
             key.data()
         if self._stop_deadline_s is not None and time.monotonic() > self._stop_deadline_s:
-            self._end = policy.End(
+            self._end = events.End(
                 is_failed=True, error=f"did not end within the grace of {self._launch.grace_s:g} s"
             )
-        self._decide(policy.Tick())
+        self._decide(events.Tick())
 
-    def _decide(self, event: policy.Event) -> None:
+    def _decide(self, event: events.Event) -> None:
         decision = policy.decide(self._state, event, now_s=time.monotonic(), now_ns=time.monotonic_ns())
         self._state = decision.state
         if decision.reason:
@@ -100,20 +100,20 @@ class Agent:
         for action in decision.actions:
             self._carry_out(action)
 
-    def _carry_out(self, action: policy.Action) -> None:
+    def _carry_out(self, action: events.Action) -> None:
         match action:
-            case policy.Tell():
+            case events.Tell():
                 self._tell(action)
-            case policy.Kill():
+            case events.Kill():
                 self._kill(action)
-            case policy.Spawn():
+            case events.Spawn():
                 self._spawn(action)
-            case policy.Declare():
+            case events.Declare():
                 self._declare(action.fault)
-            case policy.End():
+            case events.End():
                 self._end = action
 
-    def _tell(self, tell: policy.Tell) -> None:
+    def _tell(self, tell: events.Tell) -> None:
         match tell.message:
             case wire.Fence() as fence:
                 self._record_once("fence", epoch=fence.epoch, rank=tell.rank, reason=fence.reason)
@@ -128,7 +128,7 @@ class Agent:
             if connection.who is not None and connection.who[0] == tell.rank:
                 self._send(connection, tell.message)
 
-    def _kill(self, kill: policy.Kill) -> None:
+    def _kill(self, kill: events.Kill) -> None:
         rank = self._ranks.get(kill.rank)
         if rank is not None and rank.incarnation == kill.incarnation:
             self._dump_stacks()
@@ -141,7 +141,7 @@ class Agent:
                 os.kill(self._ranks[connection.who[0]].pid, signal.SIGUSR2)
         time.sleep(_DUMP_S)
 
-    def _spawn(self, spawn: policy.Spawn) -> None:
+    def _spawn(self, spawn: events.Spawn) -> None:
         started_ns = time.monotonic_ns()
         rank = start_rank(self._launch, self._ticket(spawn))
         self._ranks[spawn.rank] = rank
@@ -155,9 +155,9 @@ class Agent:
             pid=rank.pid,
         )
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._on_exit(rank))
-        self._decide(policy.Spawned(rank=spawn.rank, incarnation=spawn.incarnation))
+        self._decide(events.Spawned(rank=spawn.rank, incarnation=spawn.incarnation))
 
-    def _ticket(self, spawn: policy.Spawn) -> Ticket:
+    def _ticket(self, spawn: events.Spawn) -> Ticket:
         launch = self._launch
         host, port = self._listener.getsockname()
         return Ticket(
@@ -173,7 +173,7 @@ class Agent:
             settings=launch.rank_settings,
         )
 
-    def _declare(self, fault: policy.Fault) -> None:
+    def _declare(self, fault: events.Fault) -> None:
         self._fault = fault
         self._record(
             "fault",
@@ -240,7 +240,7 @@ class Agent:
                 )
             case _:
                 pass
-        self._decide(policy.Received(rank=rank, incarnation=incarnation, message=message))
+        self._decide(events.Received(rank=rank, incarnation=incarnation, message=message))
 
     def _on_hello(self, connection: _Connection, hello: wire.Hello) -> None:
         if not wire.is_proven(hello, self._token):
@@ -251,13 +251,13 @@ class Agent:
             return
         mismatch = self._mismatch(hello.fingerprint)
         if mismatch:
-            self._end = policy.End(
+            self._end = events.End(
                 is_failed=True, error=f"rank {hello.rank} may not join an exact run: {mismatch}"
             )
             return
         connection.who = (hello.rank, hello.incarnation)
         self._record("hello", rank=hello.rank, incarnation=hello.incarnation, fingerprint=hello.fingerprint)
-        self._decide(policy.Received(rank=hello.rank, incarnation=hello.incarnation, message=hello))
+        self._decide(events.Received(rank=hello.rank, incarnation=hello.incarnation, message=hello))
 
     def _mismatch(self, found: dict[str, str]) -> str | None:
         """What of a rank's fingerprint differs from the run's, which the first rank of the first attempt sets."""
@@ -300,7 +300,7 @@ class Agent:
         how = describe_exit(code)
         self._record_exit(rank, code)
         self._decide(
-            policy.Exited(
+            events.Exited(
                 rank=rank.rank,
                 incarnation=rank.incarnation,
                 how=how if code <= 0 else f"{how}, see {rank.log}",
@@ -338,12 +338,12 @@ class Agent:
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
-            self._end = policy.End(is_failed=True, error="stopped by force: a second signal arrived")
+            self._end = events.End(is_failed=True, error="stopped by force: a second signal arrived")
             return
         self._signal = number
         self._stop_deadline_s = time.monotonic() + self._launch.grace_s
         self._record("signal", signal=number)
-        self._decide(policy.StopAsked())
+        self._decide(events.StopAsked())
 
     def _dismiss(self) -> None:
         """Give the ranks time to exit by themselves after the run's end."""
@@ -372,7 +372,7 @@ class Agent:
         self._journal.close()
 
     def _outcome(self) -> Outcome:
-        end = self._end or policy.End(is_failed=True, error="the agent itself failed")
+        end = self._end or events.End(is_failed=True, error="the agent itself failed")
         finished = next(iter(self._results.values()), None)
         error = end.error or self._disagreement()
         if end.is_failed or error is not None:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.agent import Agent
-from trimtab.policy import membership as policy
-from trimtab.policy import wire
+from trimtab.policy import events, wire
 from trimtab.policy.scripts import LastWords, ScriptState, decide_script, last_words_name
 from trimtab.terms import RunState
 
@@ -35,15 +34,15 @@ class ScriptAgent(Agent):
         self._is_adopted = False
         self._ports: dict[int, int] = {}
 
-    def _decide(self, event: policy.Event) -> None:
+    def _decide(self, event: events.Event) -> None:
         if self._is_adopted:
             super()._decide(event)
             self._judge_end(event)
             return
-        if isinstance(event, policy.Received) and isinstance(event.message, wire.Hello):
+        if isinstance(event, events.Received) and isinstance(event.message, wire.Hello):
             self._is_adopted = True
             for rank, incarnation in self._script.running.items():
-                super()._decide(policy.Spawned(rank=rank, incarnation=incarnation))
+                super()._decide(events.Spawned(rank=rank, incarnation=incarnation))
             super()._decide(event)
             return
         decision = decide_script(self._script, event, self._last_words(event))
@@ -53,8 +52,8 @@ class ScriptAgent(Agent):
         for action in decision.actions:
             self._carry_out(action)
 
-    def _last_words(self, event: policy.Event) -> LastWords | None:
-        if not isinstance(event, policy.Exited):
+    def _last_words(self, event: events.Event) -> LastWords | None:
+        if not isinstance(event, events.Exited):
             return None
         try:
             path = self._launch.folder / last_words_name(event.rank, event.incarnation)
@@ -63,14 +62,14 @@ class ScriptAgent(Agent):
         except (OSError, ValueError, KeyError, TypeError):  # it left none, or was killed while it wrote them
             return None
 
-    def _judge_end(self, event: policy.Event) -> None:
+    def _judge_end(self, event: events.Event) -> None:
         """A script that fails after its last step: what it was to do with the weights did not happen."""
         is_complete = self._state.is_over and self._end is not None and not self._end.is_failed
-        if is_complete and isinstance(event, policy.Exited) and not event.is_clean:
+        if is_complete and isinstance(event, events.Exited) and not event.is_clean:
             error = f"the run was complete, then rank {event.rank} of the script failed: {event.how}"
-            self._end = policy.End(is_failed=True, error=error)
+            self._end = events.End(is_failed=True, error=error)
 
-    def _ticket(self, spawn: policy.Spawn) -> Ticket:
+    def _ticket(self, spawn: events.Spawn) -> Ticket:
         """The ranks of one incarnation find each other at one port, if they look for each other at all."""
         ticket = super()._ticket(spawn)
         if spawn.incarnation not in self._ports:
