@@ -273,11 +273,11 @@ def test_redo_reassigns_everything(on_loss: OnLoss) -> None:
         max_size=40,
     )
 )
-def test_no_order_of_events_forms_an_epoch_with_the_dead(events: list[tuple[str, int]]) -> None:
+def test_no_order_of_events_forms_an_epoch_with_the_dead(happened: list[tuple[str, int]]) -> None:
     """An epoch that names a dead rank never connects; two live epochs at once would split the run."""
     agent = running(4)
     dead: set[int] = set()
-    for what, rank in events:
+    for what, rank in happened:
         before = agent.state.epoch
         if what == "die":
             actions = agent.exit(rank)
