@@ -90,8 +90,11 @@ def test_events_are_written_a_line_each(cli, weeks, tmp_path):
         (("--failures", "lama3"), "unknown failures 'lama3'"),
         (("--failures", "none.toml"), "none.toml: cannot be read as a mixture of faults"),
         (("--failures", "weeks.toml"), "weeks.toml: cannot be read as a mixture of faults"),
-        (("--failures", "llama3", "--days", "0"), "simulate --days 0 --seeds 20: both must be more than 0"),
-        (("--failures", "llama3", "--seeds", "0"), "simulate --days 30 --seeds 0: both must be more than 0"),
+        (("--failures", "llama3", "--days", "0"), "simulate --days 0: it takes more than 0, up to 3650"),
+        (("--failures", "llama3", "--days", "nan"), "simulate --days nan: it takes more than 0"),
+        (("--failures", "llama3", "--seeds", "0"), "simulate --seeds 0: it takes 1 or more"),
+        (("--failures", "llama3", "--spares", "-1"), "simulate --spares -1: it takes 0 or more"),
+        (("--failures", "llama3", "--step-seconds", "0"), "simulate --step-seconds 0: it takes 1e-6 to 1e6"),
         (
             ("--failures", "llama3", "--events", "nowhere/e.jsonl", *SHORT),
             "nowhere/e.jsonl: cannot write the events",

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from trimtab.catalog import FailuresError, UnknownNameError
@@ -41,8 +43,11 @@ def test_a_name_that_there_is_not_is_answered_with_those_that_there_are():
         ({"source": 3}, "source is 3; it takes text"),
         ({"hangs": 1.5}, "hangs is 1.5; it takes a part, from 0 to 1"),
         ({"hangs": 0.6, "corruption": 0.5}, "come to 1.11; they may come to 1"),
-        ({"per_1000_node_days": -1.0}, "per_1000_node_days is -1; it takes 0 or more"),
-        ({"shape": 0.0}, "shape is 0; it takes more than 0"),
+        ({"per_1000_node_days": -1.0}, "per_1000_node_days is -1; it takes 0 to 100000"),
+        ({"per_1000_node_days": math.inf}, "per_1000_node_days is inf; it takes 0 to 100000"),
+        ({"per_1000_node_days": math.nan}, "per_1000_node_days is nan; it takes 0 to 100000"),
+        ({"shape": 0.0}, "shape is 0; it takes 0.1 to 10"),
+        ({"shape": math.inf}, "shape is inf; it takes 0.1 to 10"),
         ({"burst_nodes": 1}, "burst_nodes is 1; it takes 2 or more"),
     ],
 )

@@ -106,6 +106,15 @@ def test_wrong_numbers_are_trained_on_until_they_are_noticed():
     assert outcome.work_ns == 200 * S, "150 s after it was noticed the run is still starting again"
 
 
+def test_nodes_that_are_left_over_belong_to_the_last_group():
+    """Five nodes in groups of two: the fifth takes one group of the two down, and not two."""
+    outcome = _simulate(
+        replace(RUN, num_nodes=5, num_spares=0, unit_nodes=2), _crash(104, 4, 3), horizon_s=500.0
+    )
+    assert outcome.ways[WayBack.REDO] == 1
+    assert outcome.events[0].what.endswith("1 groups of living ranks hold the whole state")
+
+
 def test_a_hang_is_found_by_its_deadline():
     """Nothing says that a rank has stopped."""
     assert _simulate(RUN, _crash(104, 2, kind=FaultKind.HANG)).classes[LedgerClass.DETECT] == 60 * S

@@ -32,6 +32,8 @@ FIXED_S = (120.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0, 7_200.0)
 DEFAULT_S = 1_800.0
 """What others save at if nobody says otherwise: every half an hour."""
 
+MOST_DAYS = 3_650
+"""Longer than any training."""
 SNAPSHOT_EVERY_S = 60.0
 """Between two snapshots in buddies' memory: at most so much is lost."""
 
@@ -108,10 +110,7 @@ def simulate_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
 
 def simulated(loaded: LoadedJob, asked: Asked) -> Simulated:
     """Simulate the job's policy, restarts instead of survival, and fixed intervals instead of its cadence."""
-    if asked.days <= 0 or asked.num_seeds < 1:
-        raise InputError(
-            f"simulate --days {asked.days:g} --seeds {asked.num_seeds}: both must be more than 0"
-        )
+    _refuse_impossible(asked)
     plan, cluster = compiled(loaded), cluster_of(loaded)
     mixture = _mixture(asked.failures)
     run, usd = _run_of(loaded, plan, cluster, asked)
@@ -128,6 +127,18 @@ def simulated(loaded: LoadedJob, asked: Asked) -> Simulated:
         policies, mixture, horizon_s=asked.days * _DAY_S, seeds=range(asked.num_seeds), on_trial=tell
     )
     return Simulated(ours=next(iter(policies)), found=found, mixture=mixture, run=run, usd_per_node_hour=usd)
+
+
+def _refuse_impossible(asked: Asked) -> None:
+    """Raises: InputError for the first option that cannot be."""
+    for option, value, is_right, required in (
+        ("--days", asked.days, 0 < asked.days <= MOST_DAYS, f"more than 0, up to {MOST_DAYS}"),
+        ("--seeds", asked.num_seeds, asked.num_seeds >= 1, "1 or more"),
+        ("--spares", asked.num_spares, asked.num_spares is None or asked.num_spares >= 0, "0 or more"),
+        ("--step-seconds", asked.step_s, asked.step_s is None or 1e-6 <= asked.step_s <= 1e6, "1e-6 to 1e6"),
+    ):
+        if not is_right:
+            raise InputError(f"simulate {option} {value:g}: it takes {required}")
 
 
 def _mixture(failures: str) -> FailureMixture:
@@ -148,7 +159,9 @@ def _run_of(
 ) -> tuple[SimulatedRun, float | None]:
     """What is simulated, and the dollars of a node in an hour."""
     found = estimate(plan, cluster, usd_per_device_hour=loaded.job.orchestration.price_usd_per_device_hour)
-    step_s = asked.step_s or (found.step_s.expected if found.step_s else None)
+    step_s = asked.step_s
+    if step_s is None and found.step_s is not None:
+        step_s = found.step_s.expected
     if step_s is None:
         raise InputError(
             f"how long does a step take? {found.unknown}: say so, as by --step-seconds 5, or name a cluster in "

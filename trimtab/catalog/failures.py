@@ -7,6 +7,9 @@ from trimtab.catalog.errors import FailuresError, UnknownNameError
 from trimtab.catalog.tables import toml_table
 from trimtab.terms import nearest_name
 
+MOST_PER_1000_NODE_DAYS = 1e5
+"""A hundred faults of each node in a day: with more, nothing is trained, and nothing is simulated."""
+
 _FILE = "failures.toml"
 
 
@@ -28,8 +31,8 @@ class FailureMixture:
         bursts: Part of the faults that take several neighbours.
         burst_nodes: How many.
 
-    Raises: FailuresError for a rate below 0, a part outside 0 to 1, parts of one whole that exceed it, no shape, or a
-        burst of less than two nodes.
+    Raises: FailuresError for a rate or a shape that cannot be, a part outside 0 to 1, parts of one whole that exceed it, or
+        a burst of less than two nodes.
     """
 
     name: str
@@ -49,8 +52,9 @@ class FailureMixture:
         """Refuse what is no mixture."""
         for key in ("hangs", "corruption", "storage", "lemons", "lemon_part", "bursts"):
             self._refuse_unless(0 <= getattr(self, key) <= 1, key, "a part, from 0 to 1")
-        self._refuse_unless(self.per_1000_node_days >= 0, "per_1000_node_days", "0 or more")
-        self._refuse_unless(self.shape > 0, "shape", "more than 0")
+        rate_is_right = 0 <= self.per_1000_node_days <= MOST_PER_1000_NODE_DAYS
+        self._refuse_unless(rate_is_right, "per_1000_node_days", f"0 to {MOST_PER_1000_NODE_DAYS:g}")
+        self._refuse_unless(0.1 <= self.shape <= 10, "shape", "0.1 to 10")
         self._refuse_unless(self.burst_nodes >= 2, "burst_nodes", "2 or more")
         silent = self.hangs + self.corruption + self.storage
         if silent > 1:

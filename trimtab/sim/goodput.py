@@ -380,7 +380,9 @@ class _Crew:
 
     @property
     def whole_units(self) -> int:
-        broken = {seat // self._run.unit_nodes for seat in self._vacant}
+        # Nodes that are left over belong to the last group.
+        last = self._run.num_units - 1
+        broken = {min(seat // self._run.unit_nodes, last) for seat in self._vacant}
         return self._run.num_units - len(broken)
 
     @property
