@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.policy import events, wire
+from trimtab.policy import Seating, events, wire
 from trimtab.policy import membership as m
 from trimtab.terms import OnLoss, Phase
 
@@ -112,7 +112,7 @@ def test_a_ragged_commit_heals_from_who_is_ahead() -> None:
 
 def test_where_all_are_needed_an_epoch_waits_for_the_replacement() -> None:
     """Ranks that hold pieces cannot go on without the one that holds the rest."""
-    agent = running(3, is_replacing=True, num_needed=3)
+    agent = running(3, seating=Seating(layouts=(((0, 1, 2),),)))
     agent.exit(1)
     for rank in (0, 2):
         assert not forms(agent.say(rank, park(1, 5)))

@@ -16,7 +16,8 @@ GUARANTEES: Mapping[OnLoss, str] = {
     OnLoss.EXACT: "survivors keep the share gradients they have and compute only the lost ones: the same bits "
     "as a run that never failed",
     OnLoss.REDO: "the step is computed again under the new ownership: the same bits, at most one step repeated",
-    OnLoss.ROLLBACK: "all return to the newest checkpoint and replay: the same bits, the steps since are repeated",
+    OnLoss.ROLLBACK: "all return to the newest state that still exists whole, in memory or in a checkpoint, and "
+    "replay: the same bits, the steps since are repeated",
     OnLoss.SAME_BATCH: "the same samples and weights, added in the backend's order: equal up to the order of addition",
     OnLoss.RESCALE: "lost shares are left out, the mean is over the living tokens: unbiased, a changed batch",
 }
@@ -52,6 +53,9 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         found = Survival(rule=by_default, reason=reason)
     else:
         found = survival(plan)
+        if found.rule is OnLoss.EXACT and not is_replicated(loaded.program):
+            reason = f"{found.reason.partition(':')[0]}; a plan keeps no gradients of single shares"
+            found = Survival(rule=OnLoss.REDO, reason=reason)
     if asked is not OnLoss.AUTO:
         if asked is not found.rule:
             _refuse_too_strong(loaded, asked, found)

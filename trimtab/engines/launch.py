@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from trimtab.policy import Limits
+from trimtab.policy import Limits, Seating
 from trimtab.terms import OnLoss
 
 _ALLOWED = (
@@ -50,7 +50,7 @@ class Launch:
         rank_settings: What every rank is told, as JSON values.
         environment: Complete environment of every rank.
         device_price_usd_per_hour: Of one device; None when unknown.
-        num_needed: Ranks without which the run waits: all of them where each holds a piece.
+        seating: The layouts that the run may have, by the ranks that live.
         first_incarnation: Number of every rank's first process; above all that earlier attempts used.
         script: The user's program and its arguments, if that is what the ranks run.
         max_script_restarts: How often all ranks of a script may be started again, unless it adopts the run.
@@ -70,7 +70,7 @@ class Launch:
     on_loss: OnLoss
     is_replacing: bool
     grace_s: float
-    num_needed: int = 1
+    seating: Seating = field(default_factory=Seating)
     first_incarnation: int = 0
     script: tuple[str, ...] = ()
     max_script_restarts: int = 0

@@ -40,6 +40,9 @@ class EventKind(StrEnum):
     ROLLBACK = "rollback"
     """to_step: the state is that of after to_step commits; what was done since is lost. An attempt that resumes
     from a checkpoint need not say it: its first commit does."""
+    MOVED = "moved"
+    """rank, to_step, from (positions of the layout that it was in), active [rank by position], bytes (that this rank
+    sent), seconds: pieces of the state went to other positions."""
     RECOVERED = "recovered"
     """step: the first step committed after a fault."""
     EXITED = "exited"

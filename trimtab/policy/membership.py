@@ -8,7 +8,7 @@ collective, a newcomer or a hang ends it (Fence), everybody alive parks again. S
 nothing lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -31,6 +31,7 @@ from trimtab.policy.events import (
     Tell,
     Tick,
 )
+from trimtab.policy.seating import Seating
 from trimtab.policy.wire import (
     Admit,
     Beat,
@@ -108,14 +109,15 @@ class Member:
 class State:
     """Everything that a decision depends on.
 
-    ``num_needed``: ranks without which no epoch is formed; all of them where each holds a piece of the state.
+    ``seating``: who of the living takes part. ``roster``: who does in this epoch, by position; other members of the epoch
+    are spares, who hand over what they hold and wait.
     """
 
     num_shares: int
     on_loss: OnLoss
     limits: Limits
     is_replacing: bool = False
-    num_needed: int = 1
+    seating: Seating = field(default_factory=Seating)
     epoch: int = 0
     is_formed: bool = False
     fenced_at_s: float = 0.0
@@ -243,6 +245,8 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
     )
     state = _with(state, member)
     if newcomer and state.is_formed:
+        if len(_seats(state, _could_train(state))) <= len(state.roster):
+            return Decision(state=state, reason=f"rank {member.rank} is ready and waits as a spare")
         actions = _tell_all(state, Admit(), standing=Standing.TRAINING)
         return Decision(
             state=replace(state, is_admitting=True),
@@ -251,7 +255,25 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         )
     if state.is_formed:  # a step border that all agreed on
         state = replace(state, is_formed=False, fenced_at_s=now_s)
+        border = Fence(epoch=state.epoch, fault_ns=parked.t_ns, reason="the others stand at a step border")
+        spares = [m.rank for m in state.members.values() if _is_spare(state, m)]
+        told = tuple(Tell(rank=rank, message=border) for rank in spares)
+        return _form_if_complete(Decision(state=state, actions=told))
     return _form_if_complete(Decision(state=state))
+
+
+def _is_spare(state: State, member: Member) -> bool:
+    """Whether a member of the epoch has no part in its steps."""
+    return member.standing is Standing.TRAINING and member.rank not in state.roster
+
+
+def _could_train(state: State) -> list[int]:
+    """Ranks that have state, or could be given it."""
+    return [m.rank for m in state.members.values() if m.standing is not Standing.STARTING]
+
+
+def _seats(state: State, ranks: Sequence[int]) -> tuple[int, ...]:
+    return state.seating.seat(ranks, state.roster)
 
 
 def _form_if_complete(decision: Decision) -> Decision:
@@ -263,40 +285,45 @@ def _form_if_complete(decision: Decision) -> Decision:
     awaited = [m for m in state.members.values() if m.standing is not Standing.PARKED]
     if state.epoch > 0 and ready:
         awaited = [m for m in awaited if m.standing is not Standing.STARTING]
-    if awaited or len(ready) < state.num_needed:
+    active = _seats(state, [m.rank for m in ready])
+    if awaited or not active:
         return decision
-    form = _form(state, ready)
+    form = _form(state, ready, active)
     members = {
         **state.members,
         **{m.rank: replace(m, standing=Standing.TRAINING, is_waiting=False) for m in ready},
     }
     state = replace(
-        state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.members
+        state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.active
     )
     actions: tuple[Action, ...] = tuple(Tell(rank=rank, message=form) for rank in form.members)
     if state.is_stopping:
         actions += tuple(Tell(rank=rank, message=Stop()) for rank in form.members)
-    reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.members))} go on with step {form.step}"
+    reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.active))} go on with step {form.step}"
+    spares = [rank for rank in form.members if rank not in form.active]
+    if spares:
+        reason += f", {', '.join(map(str, spares))} stand by"
     reasons = [text for text in (decision.reason, reason) if text]
     return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
 
 
-def _form(state: State, ready: list[Member]) -> Form:
+def _form(state: State, ready: list[Member], active: tuple[int, ...]) -> Form:
     ranks = tuple(sorted(m.rank for m in ready))
     step = max(m.committed for m in ready)
     ahead = [m for m in ready if m.committed == step]
     source = min(m.rank for m in ahead)
     held = {m.rank: m.held for m in ahead}
     if state.num_shares == 0 or state.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH) or not any(held.values()):
-        owners = assign_shares(state.num_shares, ranks) if state.num_shares else ()
+        owners = assign_shares(state.num_shares, active) if state.num_shares else ()
     elif state.on_loss is OnLoss.RESCALE:
-        owners = keep_only(state.num_shares, ranks, held)
+        owners = keep_only(state.num_shares, active, held)
     else:
-        owners = take_over(state.num_shares, ranks, held)
+        owners = take_over(state.num_shares, active, held)
     leader = state.members[ranks[0]]
     return Form(
         epoch=state.epoch + 1,
         members=ranks,
+        active=active,
         store_host="127.0.0.1",
         store_port=leader.store_port,
         step=step,
@@ -371,9 +398,10 @@ def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Dec
         decision = _give_up(state, reason if is_plain else f"{reason}; {verdict}")
         return replace(decision, actions=(Declare(fault=fault), *decision.actions))
     spawn: tuple[Action, ...] = ()
-    if state.is_replacing or is_users or not state.members or member.standing is Standing.STARTING:
+    is_missed = len(state.members) < state.seating.fewest()
+    if state.is_replacing or is_users or is_missed or member.standing is Standing.STARTING:
         spawn = (Spawn(rank=fault.rank, incarnation=fault.incarnation + 1),)
-    was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED) and fault.rank in state.roster
+    was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED)
     if state.is_formed and was_inside:
         fenced = _fence(state, now_s, fault_ns=fault.fault_ns, reason=reason)
         decision = replace(fenced, actions=(Declare(fault=fault), *fenced.actions))

@@ -131,12 +131,14 @@ class Fence(Message):
 class Form(Message):
     """Agent to rank: form ``epoch`` with these ranks, in this order, and go on with step ``step``.
 
+    ``active`` take part in its steps, by position; the others hand over what they hold, then wait as spares.
     Everybody whose state is not that of ``step`` takes it from rank ``source``. ``owners[share]`` is the rank
     that owns the share in step ``step`` (-1: left out); later steps use the plain assignment.
     """
 
     epoch: int
     members: tuple[int, ...]
+    active: tuple[int, ...]
     store_host: str
     store_port: int
     step: int

@@ -74,6 +74,7 @@ class LauncherLink:
         return Form(
             epoch=self._num_restarts,
             members=members,
+            active=members,
             store_host=self._master[0],
             store_port=self._master[1],
             step=self._committed,

@@ -35,6 +35,7 @@ class SoloLink:
         return Form(
             epoch=1,
             members=(0,),
+            active=(0,),
             store_host="",
             store_port=0,
             step=0,

@@ -13,7 +13,7 @@ from trimtab.runtime.faults import Faults
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import RunState
+from trimtab.runtime.run_state import CaughtUp, RunState
 from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work, answered
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
@@ -117,6 +117,7 @@ class Trainer:
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
         self._members: tuple[int, ...] = ()
+        self._groups: list[Group] = []
         self._rolled_back: set[int] = set()
         self._stop_agreed = False
         self._loss: float | None = None
@@ -171,6 +172,9 @@ class Trainer:
         self._record_work("aborted", self._committed, self._epoch, self._step_started_ns, now_ns)
         self._recorder.event("left", step=self._committed, reason=str(interruption))
         self._runner.leave()
+        for group in self._groups:
+            group.drop()
+        self._groups.clear()
 
     def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         self._step_started_ns = time.monotonic_ns()
@@ -222,15 +226,14 @@ class Trainer:
         self._keeper.wait()
         self._committed = self._state.take_back(group, self._keeper.load)
         if self._rank == group.members[0]:
-            fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
-            self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
+            self._tell_rollback(reason)
 
     def _enter(self, form: Form, rendezvous: Rendezvous) -> Group:
         self._watch.enter(Phase.REFORM, form.step)
         self._faults.at_phase(Phase.REFORM, form.step)
         store = self._link.connect(form, rendezvous) if len(form.members) > 1 else None
         with self._watch.waiting():
-            group = Group(
+            everybody = Group(
                 members=form.members,
                 rank=self._rank,
                 epoch=form.epoch,
@@ -238,15 +241,33 @@ class Trainer:
                 kind=self._rules.device_kind,
                 interrupt=self._link.interrupt,
             )
+            self._groups.append(everybody)
+            caught = self._state.catch_up(everybody, form, self._committed)
+            if self._rank not in form.active:
+                self._recorder.event("entered", epoch=form.epoch, members=form.active, step=form.step)
+                self._link.wait_for_end()
+            group = everybody if form.active == form.members else everybody.split(form.active)
+            self._groups.append(group)
             self._state.enter(group)
-            step = self._state.catch_up(group, form, self._committed)
-            if step is None:
+            if caught is None:
                 self._go_back(group, f"epoch {form.epoch} begins, and what ranks hold does not fit together")
-            elif self._committed != step:
-                self._recorder.event("healed", step=step, source=form.source, behind=self._committed)
-                self._committed = step
-        self._recorder.event("entered", epoch=form.epoch, members=form.members, step=self._committed)
+            else:
+                self._follow(caught, group, form)
+        self._recorder.event("entered", epoch=form.epoch, members=group.members, step=self._committed)
         return group
+
+    def _follow(self, caught: CaughtUp, group: Group, form: Form) -> None:
+        """Go on from what all have caught up to."""
+        if self._committed < caught.step:
+            self._recorder.event("healed", step=caught.step, source=form.source, behind=self._committed)
+        self._committed = caught.step
+        if caught.step < caught.newest and self._rank == group.members[0]:
+            reason = f"epoch {form.epoch} begins, and this is the newest state that still exists whole"
+            self._tell_rollback(reason)
+
+    def _tell_rollback(self, reason: str) -> None:
+        fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
+        self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
 
     def _step(self, group: Group, form: Form) -> Asking[StepResult]:
         started_ns = self._step_started_ns = time.monotonic_ns()

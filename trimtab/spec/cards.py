@@ -438,6 +438,9 @@ class FaultTolerance(Card):
     """What happens in the step in which a peer dies: exact, redo, rollback, same_batch or rescale. Under
     torchrun only rollback: torchrun starts all ranks again, at the newest checkpoint. Default: auto, the
     strongest that the layout allows."""
+    snapshots: PositiveInt | Literal["auto", "off"] = "auto"
+    """Steps between two copies of each rank's pieces in another rank's memory; off: none. Default: auto, so often
+    that at most 60 s of work can be lost, where no other rank holds the same pieces."""
     replace: bool = False
     """Start a new process for a lost rank, which joins at a step border. Default: false."""
     checkpoint: Checkpoint = Checkpoint()

@@ -59,7 +59,7 @@ class Agent:
             on_loss=launch.on_loss,
             limits=launch.limits,
             is_replacing=launch.is_replacing,
-            num_needed=launch.num_needed,
+            seating=launch.seating,
         )
         self._journal = AgentJournal(launch, observe)
         self._record = self._journal.record
