@@ -270,6 +270,20 @@ def stop(name: RunName, is_json: AsJson = False) -> int:
 
 
 @app.command()
+def resize(
+    name: RunName,
+    devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="To go on with.")],
+    wait: Annotated[str, typer.Option("--wait", metavar="TIME", help="How long to wait for it.")] = "120s",
+    is_json: AsJson = False,
+) -> int:
+    """Go on with fewer devices, or with more, from the next step border."""
+    from trimtab.app.resizing import resize_run
+    from trimtab.terms import parse_seconds
+
+    return resize_run(name, devices, wait_s=parse_seconds(wait), is_json=is_json)
+
+
+@app.command()
 def rollback(
     name: RunName,
     step: Annotated[int, typer.Option("--to", metavar="STEP", help="The checkpoint to go back to.")],

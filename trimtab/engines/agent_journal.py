@@ -15,6 +15,7 @@ class AgentJournal:
 
     def __init__(self, launch: Launch, observe: Observer) -> None:
         self._launch, self._observe = launch, observe
+        self._paid: set[int] = set()
         folder = launch.folder / "journal"
         folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(
@@ -36,12 +37,24 @@ class AgentJournal:
             boot=_boot_id(),
         )
         for device in range(launch.devices):
+            self.allocate(device)
+
+    def allocate(self, device: int) -> None:
+        """A device is paid for from now on, unless it is already."""
+        if device not in self._paid:
+            self._paid.add(device)
             self.record(EventKind.ALLOCATED, device=device)
+
+    def release(self, device: int) -> None:
+        """A device is not paid for any more."""
+        if device in self._paid:
+            self._paid.remove(device)
+            self.record(EventKind.RELEASED, device=device)
 
     def end(self, outcome: Outcome) -> None:
         """The last process is gone."""
-        for device in range(self._launch.devices):
-            self.record(EventKind.RELEASED, device=device)
+        for device in sorted(self._paid):
+            self.release(device)
         weights = outcome.results.get("weights_sha256")
         self.record(
             EventKind.FINISHED, state=outcome.state.value, error=outcome.error, weights_sha256=weights

@@ -71,7 +71,14 @@ class StopAsked:
     """Somebody wants the run to end cleanly."""
 
 
-Event = Spawned | Received | Exited | Tick | StopAsked
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResizeAsked:
+    """Somebody wants the run to go on with so many devices."""
+
+    devices: int
+
+
+Event = Spawned | Received | Exited | Tick | StopAsked | ResizeAsked
 
 
 # Actions, carried out by the agent in order.

@@ -25,6 +25,7 @@ from trimtab.policy.events import (
     Fault,
     Kill,
     Received,
+    ResizeAsked,
     Spawn,
     Spawned,
     StopAsked,
@@ -110,7 +111,7 @@ class State:
     """Everything that a decision depends on.
 
     ``seating``: who of the living takes part. ``roster``: who does in this epoch, by position; other members of the epoch
-    are spares, who hand over what they hold and wait.
+    are spares, who hand over what they hold and wait. ``leaving``: ranks that were told to go.
     """
 
     num_shares: int
@@ -131,6 +132,7 @@ class State:
     is_over: bool = False
     is_admitting: bool = False
     trouble: "BrokenCollective | None" = None
+    leaving: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +171,8 @@ def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision
             return _exited(state, event, now_s, now_ns)
         case StopAsked():
             return _stop_asked(state)
+        case ResizeAsked():
+            return _resize_asked(state, event)
         case Tick():
             return _tick(state, now_s)
 
@@ -197,7 +201,10 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
         case Beat() as beat:
             return Decision(state=_with(state, _after_beat(member, beat, now_s)))
         case Committed() as commit:
-            return Decision(state=_with(state, replace(member, step=commit.step + 1, moved_at_s=now_s)))
+            state = _with(state, replace(member, step=commit.step + 1, moved_at_s=now_s))
+            return (
+                _let_go(state) if commit.epoch == state.epoch and state.is_formed else Decision(state=state)
+            )
         case Parked() as parked:
             return _parked(_with(state, member), member, parked, now_s)
         case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
@@ -354,6 +361,9 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
         return Decision(state=state)
     members = {rank: m for rank, m in state.members.items() if rank != event.rank}
     state = replace(state, members=members)
+    if event.rank in state.leaving:
+        state = replace(state, leaving=state.leaving - {event.rank})
+        return Decision(state=state, reason=f"rank {event.rank} has left")
     if event.is_clean and member.standing is Standing.FINISHED:
         return _finished(state)
     failed = state.failures.get(event.rank)
@@ -446,6 +456,38 @@ def _stop_asked(state: State) -> Decision:
         actions=actions,
         reason="asked to stop: the ranks agree on a step border",
     )
+
+
+def _resize_asked(state: State, event: ResizeAsked) -> Decision:
+    """More devices: their processes start now and join when they are ready. Fewer: all meet at the next step border.
+
+    A number that the layouts do not have is the next smaller one that they have.
+    """
+    state = replace(state, seating=replace(state.seating, most=event.devices))
+    missing = event.devices - len(state.members)
+    free = [rank for rank in range(event.devices) if rank not in state.members]
+    actions: tuple[Action, ...] = tuple(
+        Spawn(rank=rank, incarnation=state.incarnations.get(rank, -1) + 1) for rank in free[: max(missing, 0)]
+    )
+    if len(_seats(state, _could_train(state))) != len(state.roster):
+        state = replace(state, is_admitting=True)
+        actions += _tell_all(state, Admit(), standing=Standing.TRAINING)
+    reason = f"asked to go on with {event.devices} devices"
+    return Decision(state=state, actions=actions, reason=reason)
+
+
+def _let_go(state: State) -> Decision:
+    """Those that the run is to do without may go when the others have taken a step: nothing of theirs is needed then."""
+    most = state.seating.most
+    spare = [m.rank for m in state.members.values() if _is_spare(state, m) and m.rank not in state.leaving]
+    surplus = 0 if most is None else len(state.members) - len(state.leaving) - most
+    going = sorted(spare, reverse=True)[: max(surplus, 0)]
+    if not going:
+        return Decision(state=state)
+    actions = tuple(
+        Tell(rank=rank, message=Dismiss(reason="the run goes on with fewer devices")) for rank in going
+    )
+    return Decision(state=replace(state, leaving=state.leaving | {*going}), actions=actions)
 
 
 def _tick(state: State, now_s: float) -> Decision:

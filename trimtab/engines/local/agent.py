@@ -17,6 +17,7 @@ from trimtab.engines.agent_journal import AgentJournal
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
+from trimtab.engines.resizing import take_wanted_devices
 from trimtab.engines.stop_signals import StopSignals
 from trimtab.ledger import read_clocks
 from trimtab.policy import events, wire
@@ -91,6 +92,9 @@ class Agent:
                 is_failed=True, error=f"did not end within the grace of {self._launch.grace_s:g} s"
             )
         self._decide(events.Tick())
+        wanted = take_wanted_devices(self._launch.folder)
+        if wanted is not None:
+            self._decide(events.ResizeAsked(devices=min(wanted, self._launch.devices)))
 
     def _decide(self, event: events.Event) -> None:
         decision = policy.decide(self._state, event, now_s=time.monotonic(), now_ns=time.monotonic_ns())
@@ -142,6 +146,7 @@ class Agent:
         time.sleep(_DUMP_S)
 
     def _spawn(self, spawn: events.Spawn) -> None:
+        self._journal.allocate(spawn.rank)
         started_ns = time.monotonic_ns()
         rank = start_rank(self._launch, self._ticket(spawn))
         self._ranks[spawn.rank] = rank
@@ -299,6 +304,8 @@ class Agent:
         code = rank.reap()
         how = describe_exit(code)
         self._record_exit(rank, code)
+        if rank.rank in self._state.leaving:
+            self._journal.release(rank.rank)
         self._decide(
             events.Exited(
                 rank=rank.rank,
