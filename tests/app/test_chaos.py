@@ -9,7 +9,7 @@ from tests.conftest import Trimtab
 
 SCENARIO = """
 scenario: {name}
-workload: {{extends: tiny.yaml, orchestration: {{devices: 3}}, fault_tolerance: {{checkpoint: {{every: 4}}}}}}
+workload: {{extends: tiny.yaml, orchestration: {{devices: 2}}, fault_tolerance: {{checkpoint: {{every: 4}}}}}}
 faults:
 {faults}
 expect: {expect}
@@ -28,15 +28,15 @@ def test_faults_that_cost_nothing_and_one_that_costs_bits(trimtab: Trimtab, work
     """FT-01, FT-02, FT-03, FT-15: both answers of the verb, from one undisturbed run; a skipped step is other bits."""
     good = write(
         workplace, "good",
-        "kind: kill, rank: 1, step: 2, phase: [compute, reduce]", "kind: kill, rank: 2, step: 2, phase: reform",
-        "kind: torn-checkpoint, step: 4", "kind: stop-run, step: 6, devices: 1", "kind: slow, rank: 0, step: 3, factor: 60",
+        "kind: kill, rank: 1, step: 2, phase: [compute, reduce]", "kind: disconnect, rank: 0, step: 5, phase: apply",
+        "kind: torn-checkpoint, step: 4", "kind: stop-run, step: 6, devices: 1", "kind: slow, rank: 0, step: 3, factor: 8",
         expect="{bits: same, rollback: 0, struck: 4}",
     )  # fmt: skip
     bad = write(workplace, "bad", "kind: nan, rank: 1, step: 3")
     ran = trimtab("chaos", good, bad, "--seed", "3", "--json", check=1, timeout=170)
     held, broken = ran.document["trials"]
     assert held["holds"], held["broken"]
-    assert (held["seed"], held["attempts"], held["losses"], held["state"]) == (3, 2, 2, "done")
+    assert (held["seed"], held["attempts"], held["losses"], held["state"]) == (3, 2, 1, "done")
     assert held["struck"] >= 4
     assert not broken["holds"]
     assert broken["faults"] == ["nan:rank=1,step=3"]

@@ -3,17 +3,19 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trimtab.app.attempts import refuse_what_cannot_start
 from trimtab.app.chaos_trials import TrialRun, Workload, make_trial
-from trimtab.app.errors import JobReadError
+from trimtab.app.errors import FailedRunError, JobReadError
 from trimtab.app.output import print_document, say
 from trimtab.sim.chaos import Trial, Verdict, draw_trial, judge
 from trimtab.spec import Engine
@@ -85,25 +87,32 @@ def run_scenarios(paths: Sequence[str], *, seed: int | None, times: int, is_json
     first = int(time.time()) % 1_000_000 if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="trimtab-chaos-"))
     session = _Session(folder=folder)
-    judged = []
+    judged: list[Judged] = []
     try:
-        for path, loaded in scenarios.items():
+        with _ending_cleanly():
             for number in range(first, first + times):
-                judged.append(session.trial(path, loaded, number))
-                _tell(judged[-1], is_json=is_json)
+                for path, loaded in scenarios.items():
+                    judged.append(session.trial(path, loaded, number))
+                    _tell(judged[-1], is_json=is_json)
+    except (KeyboardInterrupt, SystemExit):
+        say(f"interrupted; until then: {_sentence(totals_of(judged, time.monotonic() - started_s))}")
+        raise
     finally:
-        if judged and all(trial.verdict.holds for trial in judged):
-            shutil.rmtree(folder, ignore_errors=True)
-        elif any(folder.iterdir()):
-            say(f"the runs are in {folder}")
-        else:
-            folder.rmdir()
+        _keep_what_broke(folder, judged)
     totals = totals_of(judged, time.monotonic() - started_s)
     if is_json:
         print_document({"seed": first, **totals, "trials": [trial.document() for trial in judged]})
     else:
         print(_sentence(totals), flush=True)
     return ExitCode.DONE if totals["broken"] == 0 else ExitCode.RUN_FAILED
+
+
+def _keep_what_broke(folder: Path, judged: Sequence[Judged]) -> None:
+    """Leave the runs where they are if one of them did not hold, and say where; else remove them."""
+    if all(trial.verdict.holds for trial in judged):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        say(f"the runs are in {folder}")
 
 
 def read_scenarios(paths: Sequence[str]) -> list[LoadedScenario]:
@@ -139,6 +148,20 @@ def _read_scenario(path: str) -> LoadedScenario:
     return loaded
 
 
+@contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does: the run that is being made ends with it."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(ExitCode.TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Session:
     """One invocation: its folder of runs, and the undisturbed run of each workload, made once."""
@@ -169,14 +192,14 @@ class _Session:
     def _undisturbed(self, loaded: LoadedScenario, workload: Workload) -> TrialRun:
         """The same workload without a fault.
 
-        Raises: InputError if it does not end well: nothing can be compared with it.
+        Raises: FailedRunError if it does not end well: nothing can be compared with it.
         """
         digest = loaded.workload.digest()
         if digest not in self.undisturbed:
             nothing = Trial(seed=0, injections=(), strikes=())
             made = make_trial(workload, nothing, name=self._name(loaded), limit_s=10 * _LIMIT_S)
             if made.observed.state is not RunState.DONE:
-                raise InputError(
+                raise FailedRunError(
                     f"{loaded.scenario.scenario}: the workload does not end well even without a fault: "
                     f"{made.observed.error}"
                 )
