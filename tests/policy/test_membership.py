@@ -190,6 +190,24 @@ def test_trouble_without_a_death_re_forms_all() -> None:
     assert forms(agent.say(2, park(1, 5, (2, 3))))[0].members == (0, 1, 2)
 
 
+@pytest.mark.parametrize("parks_before", [True, False])
+def test_an_epoch_is_not_formed_with_a_rank_that_is_being_killed(parks_before: bool) -> None:
+    """It would be broken at once by the end of that rank: one more epoch, and one failure more of the same step."""
+    agent = running(3)
+    agent.exit(2)
+    if parks_before:
+        agent.say(1, park(1, 5, (1,)))
+    agent.now_s += 3.0
+    assert agent.say(0, beat(1, waiting=True)) == []
+    assert agent.feed(events.Tick()) == [events.Kill(rank=1, incarnation=0)]
+    assert not forms(agent.say(0, park(1, 5, (0,))))
+    if not parks_before:
+        assert not forms(agent.say(1, park(1, 5, (1,)))), (
+            "it was said before the rank was killed, and heard after"
+        )
+    assert forms(agent.exit(1))[0].members == (0,)
+
+
 def test_a_failure_in_user_code_ends_the_run_with_the_first_cause() -> None:
     """The others' network errors are secondary and must not be shown instead."""
     agent = running(2)

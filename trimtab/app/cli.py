@@ -165,6 +165,24 @@ def simulate(
 
 
 @app.command()
+def chaos(
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files.")],
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Of the faults; else from the clock.")
+    ] = None,
+    times: Annotated[
+        int,
+        typer.Option("--times", metavar="N", min=1, help="Runs of each scenario, each with its own seed."),
+    ] = 1,
+    is_json: AsJson = False,
+) -> int:
+    """Make things go wrong for real, and say whether the bits are those of an undisturbed run."""
+    from trimtab.app.chaos import run_scenarios
+
+    return run_scenarios(paths, seed=seed, times=times, is_json=is_json)
+
+
+@app.command()
 def resume(
     name: RunName, overrides: Overrides = None, injections: Injections = None, is_json: AsJson = False
 ) -> int:

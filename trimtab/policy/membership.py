@@ -284,12 +284,15 @@ def _seats(state: State, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _form_if_complete(decision: Decision) -> Decision:
-    """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked."""
+    """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked.
+
+    Who is being killed is awaited as well: its end, which is near, would break the new epoch at once.
+    """
     state = decision.state
     if state.is_formed or not state.members:
         return decision
-    ready = [m for m in state.members.values() if m.standing is Standing.PARKED]
-    awaited = [m for m in state.members.values() if m.standing is not Standing.PARKED]
+    ready = [m for m in state.members.values() if m.standing is Standing.PARKED and not m.is_condemned]
+    awaited = [m for m in state.members.values() if m not in ready]
     if state.epoch > 0 and ready:
         awaited = [m for m in awaited if m.standing is not Standing.STARTING]
     active = _seats(state, [m.rank for m in ready])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -198,6 +199,12 @@ class Group:
         piece = -(-tensor.numel() // self.size)
         self.tally.sent_bytes += 2 * (self.size - 1) * piece * tensor.element_size()
         self._wait("all_reduce", work, launched)
+
+    def agree(self, holds: bool) -> bool:
+        """Whether something holds on every rank; all must ask."""
+        word = torch.tensor([int(not holds)], dtype=torch.int64)
+        self.all_reduce(word, operation="max")
+        return not word.item()
 
     def reduce_scatter(self, output: Tensor, source: Tensor, *, operation: str = "sum") -> Any:
         """Start the sum or maximum of the ranks in equal pieces, the own one into ``output``.

@@ -329,7 +329,7 @@ class Trainer:
             self._evaluate(group)
 
     def _evaluate(self, group: Group) -> None:
-        if self._evaluator is None or self._evaluated_at == self._committed:
+        if self._evaluator is None or self._is_evaluated(group):
             return
         with self._recorder.within(Clock.EVALUATION):
             self._faults.in_timer(Clock.EVALUATION, self._committed)
@@ -343,6 +343,11 @@ class Trainer:
             fields: dict[str, Any] = {"step": self._committed, "loss": self._eval_loss, "targets": targets}
             self._recorder.event("evaluation", **fields)
             self._link.send(Note(kind="evaluation", t_ns=time.monotonic_ns(), fields=fields))
+
+    def _is_evaluated(self, group: Group) -> bool:
+        """Whether every rank has scored this step: one that was called back, or has just come, may not have."""
+        with self._watch.waiting():
+            return group.agree(self._evaluated_at == self._committed)
 
     def _finish(self, group: Group) -> None:
         if not self._stop_agreed:

@@ -34,14 +34,15 @@ class FaultKind(StrEnum):
 NO_TIMER = "none"
 IN_WRITER = "writer"
 _PHASE_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.RAISE, FaultKind.DISCONNECT)
-_KEYS = {
+KEYS_OF_FAULTS = {
     FaultKind.SLOW: ("rank", "step", "factor"),
     FaultKind.SLEEP: ("rank", "step", "ms", "class"),
     FaultKind.NAN: ("rank", "step"),
     FaultKind.DISK_FULL: ("step",),
     FaultKind.TORN_CHECKPOINT: ("step",),
 } | dict.fromkeys(_PHASE_KINDS, ("rank", "step", "phase"))
-_SLEEPS_IN = (*(clock.value for clock in Clock if clock is not Clock.UNATTRIBUTED), NO_TIMER, IN_WRITER)
+"""What may be said of each kind."""
+SLEEPS_IN = (*(clock.value for clock in Clock if clock is not Clock.UNATTRIBUTED), NO_TIMER, IN_WRITER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,23 @@ class Injection:
     def mark(self) -> str:
         """Names this fault among others of a run, as part of a file's name."""
         return f"{self.kind}-rank{self.rank}-step{self.step}-{self.phase}-{self.timer}"
+
+    @property
+    def text(self) -> str:
+        """As it stands behind ``--inject``.
+
+        >>> Injection(kind=FaultKind.KILL, rank=1, step=5).text
+        'kill:rank=1,step=5,phase=compute'
+        """
+        values = {
+            "rank": self.rank,
+            "step": self.step,
+            "phase": self.phase,
+            "ms": self.ms,
+            "factor": self.factor,
+        }
+        values["class"] = self.timer
+        return f"{self.kind}:" + ",".join(f"{key}={values[key]}" for key in KEYS_OF_FAULTS[self.kind])
 
     def to_json(self) -> dict[str, object]:
         """Plain values, read back by ``from_json``."""
@@ -95,10 +113,10 @@ def _parse(text: str, devices: int) -> Injection:
     values: dict[str, object] = {"kind": kind}
     for pair in filter(None, rest.split(",")):
         key, separator, value = pair.partition("=")
-        if not separator or key not in _KEYS[kind]:
-            allowed = ", ".join(_KEYS[kind])
+        if not separator or key not in KEYS_OF_FAULTS[kind]:
+            allowed = ", ".join(KEYS_OF_FAULTS[kind])
             raise InputError(
-                f"--inject {text}: {pair!r} is no key=value of {kind}; keys: {allowed}{_nearest(key, list(_KEYS[kind]))}"
+                f"--inject {text}: {pair!r} is no key=value of {kind}; keys: {allowed}{_nearest(key, list(KEYS_OF_FAULTS[kind]))}"
             )
         values["timer" if key == "class" else key] = _value(text, key, value)
     injection = Injection(**values)  # type: ignore[arg-type]  # _value has typed each key
@@ -119,9 +137,9 @@ def _value(text: str, key: str, value: str) -> object:
             case "phase":
                 return Phase(value)
             case _:
-                return _SLEEPS_IN[_SLEEPS_IN.index(value)]
+                return SLEEPS_IN[SLEEPS_IN.index(value)]
     except ValueError:
-        allowed = {"phase": ", ".join(Phase), "class": ", ".join(_SLEEPS_IN)}.get(key, "a number")
+        allowed = {"phase": ", ".join(Phase), "class": ", ".join(SLEEPS_IN)}.get(key, "a number")
         raise InputError(f"--inject {text}: {key}={value} is not valid; required: {allowed}") from None
 
 

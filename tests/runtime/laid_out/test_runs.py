@@ -91,6 +91,18 @@ def test_a_stage_is_lost_before_the_first_checkpoint(trimtab: Trimtab, undisturb
     assert ran.document["recoveries"][0]["steps_lost"] == 2
 
 
+def test_one_that_comes_back_to_an_evaluated_step_is_not_left_alone_with_it(
+    trimtab: Trimtab, undisturbed: Ran
+) -> None:
+    """OBS-07: the others have scored the checkpoint's step already; it waited for them, and they for its step."""
+    evaluate = ("--set", "train.evaluate.every=4", "--set", "fault_tolerance.detection.evaluation=60s")
+    ran = run(trimtab, STAGES, 2, *evaluate, "--inject", "kill:rank=1,step=6,phase=compute")
+    assert_same(ran, undisturbed)
+    assert [lost["cause"] for lost in ran.document["recoveries"]] == ["exited"]
+    scores = {(event["step"], event["loss"]) for event in ran.events("evaluation", "rank-0-*")}
+    assert sorted(step for step, _ in scores) == [4, 8, 12], "one score of each step"
+
+
 def test_the_ledger_of_a_pipeline_adds_up(undisturbed: Ran) -> None:
     """Waiting for the stage before is a class of its own."""
     ledger = undisturbed.document["ledger"]
