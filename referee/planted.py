@@ -46,7 +46,7 @@ ARRIVAL_ORDER = Edit(
 """Pieces are added one after the other, as they came, instead of in the fixed tree."""
 
 ALL_DIE = Edit(
-    file="engines/local/agent.py",
+    file="engines/local/rank_host.py",
     line="        how = describe_exit(code)\n",
     broken="        how = describe_exit(code)\n"
     "        for peer in self._ranks.values() if code else ():\n"

@@ -158,6 +158,7 @@ class Trainer:
                 committed=self._committed,
                 held=self._runner.held(self._committed),
                 store_port=rendezvous.port,
+                store_host=self._link.own_address,
                 t_ns=time.monotonic_ns(),
             )
         )
