@@ -346,6 +346,14 @@ class Orchestration(Card):
     """Time to save after SIGTERM or SIGINT, in seconds. Default: 30s."""
     environment: Environment = Environment()
     """Environment variables of the ranks. Default: none."""
+    hosts: PositiveInt = 1
+    """Hosts that the devices are divided among, as many on each. Default: 1."""
+    listen: Word | None = None
+    """ADDRESS:PORT at which the other hosts reach the first one. Default: none; several hosts need it."""
+    interface: Word | None = None
+    """Network interface that the first host's ranks talk over. Default: the one that has the address of listen."""
+    token_file: Word | None = None
+    """File with the token that hosts prove they belong to the run by. Default: token, in the run's folder."""
 
 
 def _read_parallelism(value: object) -> object:
@@ -412,6 +420,8 @@ class Detection(Card):
     """Longest time without progress in an evaluation, in seconds. Default: 300s."""
     first_step: Duration = 120.0
     """Longest time without progress before the first step ends, in seconds. Default: 120s."""
+    unreachable: Duration = 60.0
+    """Longest time that hosts wait for hosts that they need and cannot reach, in seconds. Default: 60s."""
 
 
 class RestartLimits(Card):
