@@ -77,8 +77,11 @@ def test_twenty_coordinators_killed_at_random_times(workplace: Path, alone: Ran)
     seed = 20261130
     moments = random.Random(seed)
     changes = ("--inject", "kill:rank=1,step=6,phase=reduce", "--set", "fault_tolerance.replace=true")
-    with started(workplace, "local", "--inject", "slow:rank=0,step=1,factor=120", *changes) as run:
+    with started(workplace, "local", "--inject", "slow:rank=0,step=1,factor=200", *changes) as run:
         for number in range(20):
+            if number % 2:  # in the middle of its work, else while it reads its journal
+                before = len(restarts(run))
+                wait_for(lambda before=before: len(restarts(run)) > before)
             time.sleep(moments.uniform(0.0, 0.8))  # the point is a time that nothing in the run announces
             if run.process.poll() is not None:
                 pytest.fail(f"seed {seed}: the run was over before the kill number {number}")
@@ -87,6 +90,6 @@ def test_twenty_coordinators_killed_at_random_times(workplace: Path, alone: Ran)
         assert_nothing_is_left(run, set())
     assert document["weights_sha256"] == alone.document["weights_sha256"], f"seed {seed}"
     assert document["state"] == "done"
-    assert len(restarts(run)) >= 15
+    assert len(restarts(run)) >= 10
     assert not processes_of(run.name)
     assert_one_history(run)

@@ -87,7 +87,7 @@ def build_launch(
         listen=(read_address(card.listen) if card.listen else None) or ("127.0.0.1", 0),
         interface=card.interface,
         token_file=None if card.token_file is None else (working_folder / card.token_file).resolve(),
-        patience_s=tolerance.detection.unreachable,
+        patience_s=card.unreachable,
     )
 
 

@@ -63,6 +63,8 @@ class EventKind(StrEnum):
     """By the lead rank: step, loss, grad_norm, lr, tokens, targets. Step n is the n-th update, from 1."""
     EVALUATION = "evaluation"
     """By the lead rank: step, loss, targets."""
+    DIGEST = "digest"
+    """step, epoch, weights_sha256: of the weights after a step, where the job asks for it."""
     CHECKPOINT = "checkpoint"
     """step, state: saved, failed or skipped."""
 

@@ -354,6 +354,8 @@ class Orchestration(Card):
     """Network interface that the first host's ranks talk over. Default: the one that has the address of listen."""
     token_file: Word | None = None
     """File with the token that hosts prove they belong to the run by. Default: token, in the run's folder."""
+    unreachable: Duration = 60.0
+    """Longest time that hosts wait for hosts that they need and cannot reach, in seconds. Default: 60s."""
 
 
 def _read_parallelism(value: object) -> object:
@@ -420,8 +422,6 @@ class Detection(Card):
     """Longest time without progress in an evaluation, in seconds. Default: 300s."""
     first_step: Duration = 120.0
     """Longest time without progress before the first step ends, in seconds. Default: 120s."""
-    unreachable: Duration = 60.0
-    """Longest time that hosts wait for hosts that they need and cannot reach, in seconds. Default: 60s."""
 
 
 class RestartLimits(Card):
@@ -448,6 +448,8 @@ class FaultTolerance(Card):
     """What happens in the step in which a peer dies: exact, redo, rollback, same_batch or rescale. Under
     torchrun only rollback: torchrun starts all ranks again, at the newest checkpoint. Default: auto, the
     strongest that the layout allows."""
+    digest_every: NaturalInt = 0
+    """Steps between two hashes of the weights that every rank writes into its journal; 0: none. Default: 0."""
     replace: bool = False
     """Start a new process for a lost rank, which joins at a step border. Default: false."""
     checkpoint: Checkpoint = Checkpoint()
