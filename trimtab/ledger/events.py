@@ -27,6 +27,9 @@ class EventKind(StrEnum):
     """device: from now on it is paid for."""
     RELEASED = "released"
     """device: it is not paid for any more."""
+    HOST = "host"
+    """host, name of its agent's process, address, devices [id] of it; offset_ns: what must be added to times of its monotonic clock, in the
+    journals and clock files of its ranks. Times in this journal are of the coordinator's clock."""
     SPAWNED = "spawned"
     """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
     HELLO = "hello"
