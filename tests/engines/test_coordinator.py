@@ -78,6 +78,7 @@ def test_twenty_coordinators_killed_at_random_times(workplace: Path, alone: Ran)
     moments = random.Random(seed)
     changes = ("--inject", "kill:rank=1,step=6,phase=reduce", "--set", "fault_tolerance.replace=true")
     with started(workplace, "local", "--inject", "slow:rank=0,step=1,factor=200", *changes) as run:
+        wait_for(lambda: run.events("decided"))
         for number in range(20):
             if number % 2:  # in the middle of its work, else while it reads its journal
                 before = len(restarts(run))

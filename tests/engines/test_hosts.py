@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, needs_namespaces]
 
 SLOW_STEPS = ("--inject", "slow:rank=0,step=3,factor=60")
 """Makes a step take about a second, so that there is time to do something to it."""
-LONG_STEPS = 60
+LONG_STEPS = 40
 HISTORIES = Path(__file__).parents[2] / "referee" / "histories.py"
 
 
@@ -33,22 +33,24 @@ class Cluster:
     network: Network
     token_file: Path
     address: str
-    agents: dict[int, "subprocess.Popen[str]"]
+    agents: dict[int, "subprocess.Popen[bytes]"]
 
-    def join(self, host: int) -> None:
-        """Start the agent of a host."""
-        self.agents[host] = subprocess.Popen(
-            [
-                *self.network.inside(host),
-                *(sys.executable, "-m", "trimtab", "agent", "--join", self.address),
-                *("--token-file", str(self.token_file)),
-            ],
-            cwd=self.run.folder.parents[1],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def join(self, host: int, clocks: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
+        """Start the agent of a host, with what makes its clocks other clocks."""
+        with open(self.said_in(host), "ab") as said:
+            self.agents[host] = subprocess.Popen(
+                [
+                    *self.network.inside(host),
+                    *clocks,
+                    *(sys.executable, "-m", "trimtab", "agent", "--join", self.address),
+                    *("--token-file", str(self.token_file)),
+                ],
+                cwd=self.run.folder.parents[1],
+                env={**os.environ, **(variables or {})},
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
 
     def kill_host(self, host: int) -> None:
         """End every process of a host at once, with kill -9."""
@@ -85,10 +87,13 @@ class Cluster:
         members = sorted(self.rank_of(host) for host in hosts)
         wait_for(lambda: self.formed() and self.formed()[-1]["members"] == members, 120)
 
+    def said_in(self, host: int) -> Path:
+        """Where a host's agents say what they do."""
+        return self.token_file.with_suffix(f".host-{host}")
+
     def said(self, host: int) -> str:
-        """What an agent that has ended said on its standard error."""
-        stream = self.agents[host].stderr
-        return stream.read() if stream is not None else ""
+        """What the agents of a host have said."""
+        return self.said_in(host).read_text(encoding="utf-8")
 
     def formed(self) -> list[dict[str, Any]]:
         """Every epoch so far."""
@@ -103,7 +108,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(workplace: Path, count: int, *arguments: str, sets: Sequence[str] = ()) -> Iterator[Cluster]:
+def cluster(
+    workplace: Path, count: int, *arguments: str, sets: Sequence[str] = (), is_joined: bool = True
+) -> Iterator[Cluster]:
     """The tiny job on so many hosts, one rank each; whatever is left of it is killed at the end."""
     name = f"hosts-{os.urandom(5).hex()}"
     token_file = workplace / f"{name}.token"
@@ -130,13 +137,15 @@ def cluster(workplace: Path, count: int, *arguments: str, sets: Sequence[str] = 
         run = Going(process=process, name=f"{name}-1", folder=workplace / "runs" / f"{name}-1")
         made = Cluster(run=run, network=net, token_file=token_file, address=address, agents={})
         try:
-            for host in range(1, count):
+            for host in range(1, count if is_joined else 1):
                 made.join(host)
             yield made
         finally:
-            for each in (process, *made.agents.values()):
-                each.kill()
-                each.communicate()
+            process.kill()
+            process.communicate()
+            for agent in made.agents.values():
+                agent.kill()
+                agent.wait()
             for pid in processes_of(run.name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -289,3 +298,35 @@ def test_a_host_leaves_and_comes_back(delay_s: float, workplace: Path, long_alon
     assert document["weights_sha256"] == long_alone
     assert [(each["cause"], each["steps_lost"]) for each in document["recoveries"]] == [("host_left", 0)]
     assert_one_history(hosts.run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_clocks_that_differ_blame_nobody(workplace: Path, tmp_path: Path, alone: Ran) -> None:
+    """S-FT-16: one host an hour ahead, started an hour earlier, one half a minute behind: no false death, no minus."""
+    with cluster(workplace, 3, *SLOW_STEPS, "--inject", "kill:rank=2,step=6", is_joined=False) as hosts:
+        for host, wall_s, monotonic_s in ((1, 3600, 3600), (2, -30, -1000)):
+            folder = tmp_path / f"clock-{host}"
+            folder.mkdir()
+            wrapped = f"import time\nreal = time.time\ntime.time = lambda: real() + {wall_s}\n"
+            (folder / "sitecustomize.py").write_text(wrapped, encoding="utf-8")
+            shifted = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", str(monotonic_s))
+            hosts.join(host, shifted, {"PYTHONPATH": str(folder)})
+        document = hosts.end()
+    assert document["weights_sha256"] == alone.document["weights_sha256"]
+    (recovery,) = document["recoveries"]
+    assert (recovery["rank"], recovery["cause"], recovery["steps_lost"]) == (2, "exited", 0)
+    assert 0 <= recovery["detect_s"] <= recovery["resumed_s"] < 60
+    offsets = {event["address"]: round(event["offset_ns"] / 1e9) for event in hosts.run.events("host")}
+    assert offsets == {
+        hosts.network.address(0): 0,
+        hosts.network.address(1): -3600,
+        hosts.network.address(2): 1000,
+    }
+    reasons = "; ".join(event["reason"] for event in hosts.run.events("decision"))
+    assert "its wall clock is 3600 s ahead" in reasons
+    assert "its wall clock is 30 s behind" in reasons
+    ledger = document["ledger"]
+    assert sum(ledger["classes"].values()) == ledger["allocated_ns"] < 3 * 300 * 10**9
+    assert min(ledger["classes"].values()) >= 0
+    assert ledger["classes"]["useful"] > 0

@@ -35,6 +35,7 @@ class Join(Message):
         running: [rank, incarnation] of every rank process that runs here.
         orders: Number of the last order that was carried out.
         t_ns: Now, on the agent's monotonic clock.
+        wall_s: Now, on its wall clock, seconds since 1970; to be shown, and for nothing else.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Join(Message):
     running: tuple[tuple[int, int], ...]
     orders: int
     t_ns: int
+    wall_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from trimtab.engines.agent_journal import journal_path
 from trimtab.engines.launch import Launch, launch_from_json
 from trimtab.engines.local.fingerprints import judge_hello, read_fingerprint
 from trimtab.engines.local.peers import Peer
-from trimtab.ledger import encode_event, read_events
+from trimtab.ledger import EventKind, encode_event, read_events
 from trimtab.policy import events, host_wire, wire
 from trimtab.policy.codec import CodecError, from_json, to_json
 from trimtab.policy.coordinator import (
@@ -39,6 +39,8 @@ from trimtab.terms.version import __version__
 _TICK_S = 0.1
 _FAREWELL_S = 10.0
 """How long hosts may take to report their last exits after the run's end."""
+_WORTH_SAYING_S = 2.0
+"""A difference of wall clocks that people should know of."""
 _SAME_CLOCK_NS = 10**9
 """Monotonic clocks that differ by less are one clock, read at both ends of a connection: machines start at any time."""
 LEASE_HEARTBEATS, LOST_HEARTBEATS = 1.5, 2.0
@@ -99,7 +101,8 @@ class CoordinatorServer:
         fingerprint = read_fingerprint(launch.folder)
         self._coordinator = Coordinator(initial_state(launch), fingerprint=fingerprint)
         self._hosts: dict[int, Standing] = {}
-        self._nonces: dict[Peer, str] = {}
+        self._nonces: dict[Peer, tuple[str, int]] = {}
+        self._offsets_ns: dict[str, int] = {}
         self._agents: dict[Peer, int] = {}
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._on_connect)
@@ -120,9 +123,13 @@ class CoordinatorServer:
 
     def _go_on(self) -> None:
         """Come to where the coordinator before this one was, if there was one."""
-        decided = [event for event in read_events(self._path.read_bytes()) if event.kind == DECIDED]
+        written = read_events(self._path.read_bytes())
+        decided = [event for event in written if event.kind == DECIDED]
         for event in decided:
             self._coordinator.replay(event.fields)
+        for event in written:
+            if event.kind == EventKind.HOST:
+                self._offsets_ns[event.fields["name"]] = event.integer("offset_ns")
         now_s = time.monotonic()
         for host in sorted(self._coordinator.state.hosts.reachable):
             self._hosts[host] = Standing(heard_s=now_s)
@@ -211,8 +218,9 @@ class CoordinatorServer:
         peer = Peer(
             accepted, self._selector, host_wire.FROM_AGENT, on_message=self._on_message, on_end=self._on_end
         )
-        self._nonces[peer] = secrets.token_hex(16)
-        peer.send(host_wire.Challenge(nonce=self._nonces[peer]))
+        nonce = secrets.token_hex(16)
+        self._nonces[peer] = (nonce, time.monotonic_ns())
+        peer.send(host_wire.Challenge(nonce=nonce))
 
     def _on_end(self, peer: Peer, problem: str) -> None:
         self._nonces.pop(peer, None)
@@ -244,7 +252,7 @@ class CoordinatorServer:
                 raise wire.WireError(f"{type(message).__name__} out of turn")
 
     def _on_join(self, peer: Peer, join: host_wire.Join) -> None:
-        nonce = self._nonces.pop(peer)
+        nonce, challenged_ns = self._nonces.pop(peer)
         if not host_wire.is_proven(join.proof, self._token, role="agent", nonce=nonce, name=join.name):
             raise wire.WireError(f"an agent at {join.address} does not know this run's token")
         refusal = _other_versions(join, own_versions())
@@ -261,11 +269,10 @@ class CoordinatorServer:
             known.peer.close()
         self._agents[peer] = host
         now_ns = time.monotonic_ns()
-        offset_ns = now_ns - join.t_ns
         self._hosts[host] = Standing(
             peer=peer,
             heard_s=time.monotonic(),
-            offset_ns=0 if abs(offset_ns) < _SAME_CLOCK_NS else offset_ns,
+            offset_ns=self._offset_ns(join, (challenged_ns + now_ns) // 2),
             num_sent=join.orders,
         )
         outbox = self._coordinator.outboxes.get(host)
@@ -281,9 +288,35 @@ class CoordinatorServer:
             )
         )
         joined = events.HostJoined(host=host, name=join.name, address=join.address, running=join.running)
-        told = {"host": host, "address": join.address, "offset_ns": self._hosts[host].offset_ns}
-        line = Line(kind="host", t_ns=now_ns, fields=told)
-        self._take(joined, lines=[line] if self._launch.hosts > 1 else [])
+        lines = self._lines_of_join(host, join, now_ns) if self._launch.hosts > 1 else []
+        self._take(joined, lines=lines)
+
+    def _offset_ns(self, join: host_wire.Join, answered_ns: int) -> int:
+        """What must be added to an agent's times: measured once, for its ranks' records are moved by it.
+
+        Args:
+            join: Which it sent at its time ``t_ns``.
+            answered_ns: When that was, here: half-way between the challenge and its answer.
+        """
+        offset_ns = answered_ns - join.t_ns
+        return self._offsets_ns.setdefault(join.name, 0 if abs(offset_ns) < _SAME_CLOCK_NS else offset_ns)
+
+    def _lines_of_join(self, host: int, join: host_wire.Join, now_ns: int) -> list[Line]:
+        ranks = [rank for rank, at in enumerate(self._launch.placement) if at == host]
+        told = {
+            "host": host,
+            "name": join.name,
+            "address": join.address,
+            "devices": ranks,
+            "offset_ns": self._hosts[host].offset_ns,
+        }
+        lines = [Line(kind=EventKind.HOST, t_ns=now_ns, fields=told)]
+        ahead_s = join.wall_s - time.time()
+        if abs(ahead_s) > _WORTH_SAYING_S:
+            word = "ahead" if ahead_s > 0 else "behind"
+            reason = f"host {host}: its wall clock is {abs(ahead_s):.0f} s {word}; nothing depends on that"
+            lines.append(Line(kind="decision", t_ns=now_ns, fields={"reason": reason}))
+        return lines
 
     @property
     def _lease_s(self) -> float:

@@ -207,6 +207,7 @@ class Uplink:
                 running=caller.running(),
                 orders=self._num_orders,
                 t_ns=time.monotonic_ns(),
+                wall_s=time.time(),
             )
         )
 
