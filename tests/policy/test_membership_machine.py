@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from tests.policy.rank_models import Fleet, Process
-from trimtab.policy import events, wire
+from trimtab.policy import Seating, events, wire
 from trimtab.policy import membership as m
 from trimtab.policy.budgets import Budget
 from trimtab.terms import OnLoss, Phase
@@ -57,7 +57,7 @@ class Membership(RuleBasedStateMachine):
             on_loss=self.on_loss,
             limits=LIMITS,
             is_replacing=is_replacing or are_all_needed,
-            num_needed=num_ranks if are_all_needed else 1,
+            seating=Seating(layouts=((tuple(range(num_ranks)),),)) if are_all_needed else Seating(),
         )
         self.fleet = Fleet(num_steps=NUM_STEPS, num_shares=shares)
         self.now_s = 1000.0

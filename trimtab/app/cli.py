@@ -87,6 +87,27 @@ def _report_error(message: str, *, is_json: bool) -> None:
 
 
 @app.command()
+def agent(
+    address: Annotated[
+        str, typer.Option("--join", metavar="ADDRESS:PORT", help="Where the run's first host listens.")
+    ],
+    token_file: Annotated[
+        Path, typer.Option("--token-file", metavar="FILE", help="The file with the run's token.")
+    ],
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface", metavar="NAME", help="Network interface that this host's ranks talk over."
+        ),
+    ] = None,
+) -> int:
+    """Make this machine a host of a run that was started on another one."""
+    from trimtab.app.joining import join_run
+
+    return join_run(address, token_file, interface=interface)
+
+
+@app.command()
 def run(
     words: Annotated[
         list[str] | None,

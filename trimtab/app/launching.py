@@ -13,7 +13,7 @@ from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
 from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
-from trimtab.terms import Phase
+from trimtab.terms import Phase, read_address
 
 RANK_MODULE = "trimtab.runtime.worker"
 SCRIPT_MODULE = "trimtab.runtime.script_worker"
@@ -84,6 +84,11 @@ def build_launch(
         script=() if job.script is None else (job.script.file, *job.script.args),
         max_script_restarts=tolerance.restarts.script,
         device_price_usd_per_hour=device_price(job),
+        hosts=card.hosts,
+        listen=(read_address(card.listen) if card.listen else None) or ("127.0.0.1", 0),
+        interface=card.interface,
+        token_file=None if card.token_file is None else (working_folder / card.token_file).resolve(),
+        patience_s=card.unreachable,
     )
 
 

@@ -4,8 +4,10 @@ import time
 
 from trimtab.app.errors import RunStateError
 from trimtab.app.job_reading import read_job
+from trimtab.app.machines import find_machine
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import JOURNAL_FOLDER, RESOLVED_FILE, find_run, is_alive, next_attempt
+from trimtab.app.seating import seating_of
 from trimtab.engines.resizing import want_devices
 from trimtab.ledger import EventKind, read_events
 from trimtab.spec import Engine
@@ -20,7 +22,8 @@ def resize_run(text: str, devices: int, *, wait_s: float, is_json: bool) -> int:
     Raises: RunStateError if the run is not at work, cannot be resized so far, or does not follow in time.
     """
     folder = find_run(text)
-    job = read_job(str(folder / RESOLVED_FILE)).job
+    loaded = read_job(str(folder / RESOLVED_FILE))
+    job = loaded.job
     most = job.orchestration.devices
     if job.orchestration.engine is not Engine.LOCAL or job.script is not None:
         raise RunStateError(
@@ -33,6 +36,13 @@ def resize_run(text: str, devices: int, *, wait_s: float, is_json: bool) -> int:
         )
     if not is_alive(folder):
         raise RunStateError(f"{folder.name} is not running")
+    seating = seating_of(job, loaded.program, find_machine())
+    if seating.num_seats(devices) != devices:
+        possible = [number for number in range(1, most + 1) if seating.num_seats(number) == number]
+        raise RunStateError(
+            f"{folder.name} has no layout for {devices} devices that keeps its bits; it has one for "
+            f"{', '.join(map(str, possible))}"
+        )
     path = folder / JOURNAL_FOLDER / f"agent-{next_attempt(folder) - 1}.jsonl"
     before = len(path.read_bytes())
     want_devices(folder, devices)
@@ -42,7 +52,7 @@ def resize_run(text: str, devices: int, *, wait_s: float, is_json: bool) -> int:
         epochs = [
             event for event in read_events(path.read_bytes()[before:]) if event.kind == EventKind.FORMED
         ]
-        if epochs and len(epochs[-1].fields["active"]) <= devices:
+        if epochs and len(epochs[-1].fields["active"]) == devices:
             active = epochs[-1].fields["active"]
             if is_json:
                 print_document({"run": folder.name, "directory": str(folder.resolve()), "active": active})

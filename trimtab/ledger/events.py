@@ -27,6 +27,9 @@ class EventKind(StrEnum):
     """device: from now on it is paid for."""
     RELEASED = "released"
     """device: it is not paid for any more."""
+    HOST = "host"
+    """host, name of its agent's process, address, devices [id] of it; offset_ns: what must be added to times of its monotonic clock, in the
+    journals and clock files of its ranks. Times in this journal are of the coordinator's clock."""
     SPAWNED = "spawned"
     """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
     HELLO = "hello"
@@ -66,6 +69,8 @@ class EventKind(StrEnum):
     """By the lead rank: step, loss, grad_norm, lr, tokens, targets. Step n is the n-th update, from 1."""
     EVALUATION = "evaluation"
     """By the lead rank: step, loss, targets."""
+    DIGEST = "digest"
+    """step, epoch, weights_sha256: of the weights after a step, where the job asks for it."""
     CHECKPOINT = "checkpoint"
     """step, state: saved, failed or skipped."""
 

@@ -16,13 +16,17 @@ from typing import TypeVar
 from trimtab.plan.shares import assign_shares, keep_only, take_over
 from trimtab.policy.budgets import Budget, Loss, LossKind, over_budget
 from trimtab.policy.events import (
+    Abandoned,
     Action,
     Cause,
+    CoordinatorBack,
     Declare,
     End,
     Event,
     Exited,
     Fault,
+    HostJoined,
+    HostLost,
     Kill,
     Received,
     ResizeAsked,
@@ -32,6 +36,7 @@ from trimtab.policy.events import (
     Tell,
     Tick,
 )
+from trimtab.policy.quorum import Hosts
 from trimtab.policy.seating import Seating
 from trimtab.policy.wire import (
     Admit,
@@ -103,6 +108,7 @@ class Member:
     committed: int = 0
     held: tuple[int, ...] = ()
     store_port: int = 0
+    store_host: str = "127.0.0.1"
     is_condemned: bool = False
 
 
@@ -119,6 +125,7 @@ class State:
     limits: Limits
     is_replacing: bool = False
     seating: Seating = field(default_factory=Seating)
+    hosts: Hosts = field(default_factory=Hosts)
     epoch: int = 0
     is_formed: bool = False
     fenced_at_s: float = 0.0
@@ -175,6 +182,14 @@ def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision
             return _resize_asked(state, event)
         case Tick():
             return _tick(state, now_s)
+        case HostJoined():
+            return _host_joined(state, event, now_s)
+        case HostLost():
+            return _host_lost(state, event, now_s, now_ns)
+        case Abandoned():
+            return _give_up(state, event.error)
+        case CoordinatorBack():
+            return Decision(state=_without_silence(state, now_s))
 
 
 def _spawned(state: State, event: Spawned, now_s: float) -> Decision:
@@ -202,9 +217,9 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
             return Decision(state=_with(state, _after_beat(member, beat, now_s)))
         case Committed() as commit:
             state = _with(state, replace(member, step=commit.step + 1, moved_at_s=now_s))
-            return (
-                _let_go(state) if commit.epoch == state.epoch and state.is_formed else Decision(state=state)
-            )
+            if commit.epoch != state.epoch or not state.is_formed:
+                return Decision(state=state)
+            return _let_go(replace(state, hosts=state.hosts.committed()))
         case Parked() as parked:
             return _parked(_with(state, member), member, parked, now_s)
         case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
@@ -248,6 +263,7 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         step=parked.committed,
         held=parked.held,
         store_port=parked.store_port,
+        store_host=parked.store_host,
         moved_at_s=now_s,
     )
     state = _with(state, member)
@@ -296,7 +312,7 @@ def _form_if_complete(decision: Decision) -> Decision:
     if state.epoch > 0 and ready:
         awaited = [m for m in awaited if m.standing is not Standing.STARTING]
     active = _seats(state, [m.rank for m in ready])
-    if awaited or not active:
+    if awaited or not active or not _may_form(state):
         return decision
     form = _form(state, ready, active)
     members = {
@@ -304,7 +320,13 @@ def _form_if_complete(decision: Decision) -> Decision:
         **{m.rank: replace(m, standing=Standing.TRAINING, is_waiting=False) for m in ready},
     }
     state = replace(
-        state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.active
+        state,
+        epoch=form.epoch,
+        is_formed=True,
+        members=members,
+        is_admitting=False,
+        roster=form.active,
+        hosts=state.hosts.formed(),
     )
     actions: tuple[Action, ...] = tuple(Tell(rank=rank, message=form) for rank in form.members)
     if state.is_stopping:
@@ -315,6 +337,11 @@ def _form_if_complete(decision: Decision) -> Decision:
         reason += f", {', '.join(map(str, spares))} stand by"
     reasons = [text for text in (decision.reason, reason) if text]
     return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
+
+
+def _may_form(state: State) -> bool:
+    """Whether enough hosts are there: all of them at first, then a quorum."""
+    return state.hosts.has_quorum and (state.epoch > 0 or not state.hosts.missing)
 
 
 def _form(state: State, ready: list[Member], active: tuple[int, ...]) -> Form:
@@ -334,7 +361,7 @@ def _form(state: State, ready: list[Member], active: tuple[int, ...]) -> Form:
         epoch=state.epoch + 1,
         members=ranks,
         active=active,
-        store_host="127.0.0.1",
+        store_host=leader.store_host,
         store_port=leader.store_port,
         step=step,
         source=source,
@@ -396,8 +423,9 @@ def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
 
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
     is_users = fault.cause is Cause.USER_ERROR
+    others = LossKind.PREEMPTION if fault.cause is Cause.HOST_LEFT else LossKind.NODE_LOSS
     loss = Loss(
-        kind=LossKind.USER_ERROR if is_users else LossKind.NODE_LOSS,
+        kind=LossKind.USER_ERROR if is_users else others,
         step=fault.step,
         epoch=state.epoch,
         committed=fault.step,
@@ -412,7 +440,8 @@ def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Dec
         return replace(decision, actions=(Declare(fault=fault), *decision.actions))
     spawn: tuple[Action, ...] = ()
     is_missed = len(state.members) < state.seating.fewest()
-    if state.is_replacing or is_users or is_missed or member.standing is Standing.STARTING:
+    is_awaited = state.is_replacing or is_users or is_missed or member.standing is Standing.STARTING
+    if is_awaited and state.hosts.is_reachable(fault.rank):
         spawn = (Spawn(rank=fault.rank, incarnation=fault.incarnation + 1),)
     was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED)
     if state.is_formed and was_inside:
@@ -432,6 +461,73 @@ def _what_happened(fault: Fault) -> str:
     return f"is lost ({fault.detail}) in step {fault.step}"
 
 
+def _host_joined(state: State, event: HostJoined, now_s: float) -> Decision:
+    """A host answers: if it was away, its ranks begin anew; whatever still runs there is no member any more."""
+    running = dict(event.running)
+    if event.host in state.hosts.reachable:  # only its link, or the coordinator, was away
+        heard = {
+            rank: replace(m, heard_at_s=now_s, moved_at_s=now_s)
+            for rank, m in state.members.items()
+            if running.get(rank) == m.incarnation
+        }
+        return Decision(state=replace(state, members={**state.members, **heard}))
+    state = replace(state, hosts=state.hosts.joined(event.host))
+    actions: list[Action] = []
+    for rank in state.hosts.ranks(event.host):
+        newest = state.incarnations.get(rank, -1)
+        if rank in running and running[rank] > newest:
+            continue  # its start will be reported
+        if rank in running:
+            actions.append(Kill(rank=rank, incarnation=running[rank]))
+        actions.append(Spawn(rank=rank, incarnation=newest + 1))
+    reason = f"host {event.host} at {event.address} joins" if len(set(state.hosts.placement)) > 1 else ""
+    return _form_if_complete(Decision(state=state, actions=tuple(actions), reason=reason))
+
+
+def _without_silence(state: State, now_s: float) -> State:
+    """All deadlines begin anew: nobody was listening."""
+    members = {
+        rank: replace(m, spawned_at_s=now_s, heard_at_s=now_s, moved_at_s=now_s)
+        for rank, m in state.members.items()
+    }
+    trouble = None if state.trouble is None else replace(state.trouble, since_s=now_s)
+    hosts = state.hosts
+    if hosts.apart_since_s is not None:
+        hosts = replace(hosts, apart_since_s=now_s)
+    return replace(state, members=members, fenced_at_s=now_s, trouble=trouble, hosts=hosts)
+
+
+def _host_lost(state: State, event: HostLost, now_s: float, now_ns: int) -> Decision:
+    """All ranks of a host are lost at once, in whatever they were doing."""
+    if event.host not in state.hosts.reachable:
+        return Decision(state=state)
+    cause = Cause.HOST_LEFT if event.is_leaving else Cause.HOST_LOST
+    lost = [state.members[rank] for rank in state.hosts.ranks(event.host) if rank in state.members]
+    condemned = {m.rank: (cause, f"host {event.host} {event.reason}") for m in lost}
+    hosts = state.hosts.lost(event.host, now_s)
+    state = replace(state, hosts=hosts, condemned={**state.condemned, **condemned})
+    decision = Decision(
+        state=state, reason="; ".join(filter(None, (f"host {event.host} {event.reason}", hosts.lacks())))
+    )
+    for member in lost:
+        exited = Exited(
+            rank=member.rank,
+            incarnation=member.incarnation,
+            how=event.reason,
+            is_clean=False,
+            fault_ns=event.fault_ns,
+        )
+        then = _exited(decision.state, exited, now_s, now_ns)
+        decision = Decision(
+            state=then.state,
+            actions=decision.actions + then.actions,
+            reason="; ".join(filter(None, (decision.reason, then.reason))),
+        )
+        if then.state.is_over:
+            break
+    return decision
+
+
 def _finished(state: State) -> Decision:
     if any(m.standing is not Standing.FINISHED for m in state.members.values() if m.rank in state.roster):
         return Decision(state=state)
@@ -442,12 +538,15 @@ def _finished(state: State) -> Decision:
     return Decision(state=over, actions=(*actions, End(is_failed=False)), reason="every rank has finished")
 
 
-def _give_up(state: State, error: str, *, is_input_error: bool = False) -> Decision:
+def _give_up(state: State, error: str, *, is_input_error: bool = False, is_cut_off: bool = False) -> Decision:
     kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
     over = replace(state, is_over=True)
     return Decision(
         state=over,
-        actions=(*kills, End(is_failed=True, error=error, is_input_error=is_input_error)),
+        actions=(
+            *kills,
+            End(is_failed=True, error=error, is_input_error=is_input_error, is_cut_off=is_cut_off),
+        ),
         reason=error,
     )
 
@@ -466,6 +565,10 @@ def _resize_asked(state: State, event: ResizeAsked) -> Decision:
 
     A number that the layouts do not have is the next smaller one that they have.
     """
+    if state.seating.num_seats(event.devices) == 0:
+        return Decision(
+            state=state, reason=f"the layout needs more than {event.devices} devices: nothing changes"
+        )
     state = replace(state, seating=replace(state.seating, most=event.devices))
     missing = event.devices - len(state.members)
     free = [rank for rank in range(event.devices) if rank not in state.members]
@@ -494,6 +597,14 @@ def _let_go(state: State) -> Decision:
 
 
 def _tick(state: State, now_s: float) -> Decision:
+    hosts = state.hosts
+    if hosts.apart_since_s is None and state.epoch == 0 and hosts.missing:
+        state = replace(state, hosts=replace(hosts, apart_since_s=now_s))
+    elif _is_apart_too_long(state, now_s):
+        missing = ", ".join(map(str, hosts.missing))
+        why = hosts.lacks() or "their ranks are needed"
+        error = f"host {missing} could not be reached for {hosts.patience_s:g} s: {why}"
+        return _give_up(state, error, is_cut_off=True)
     actions: list[Action] = []
     reasons: list[str] = []
     for member in state.members.values():
@@ -510,6 +621,15 @@ def _tick(state: State, now_s: float) -> Decision:
         reason = f"rank {trouble.rank} lost its peers, and all of them live: {trouble.error}"
         return _fence(state, now_s, fault_ns=trouble.t_ns, reason=reason)
     return Decision(state=state, actions=tuple(actions), reason="; ".join(reasons))
+
+
+def _is_apart_too_long(state: State, now_s: float) -> bool:
+    """Whether no epoch can be formed for want of hosts, and that was waited for."""
+    hosts = state.hosts
+    if state.is_formed or hosts.apart_since_s is None or now_s - hosts.apart_since_s <= hosts.patience_s:
+        return False
+    num_parked = sum(m.standing is Standing.PARKED for m in state.members.values())
+    return not _may_form(state) or state.seating.num_seats(num_parked) == 0
 
 
 def _overdue(state: State, member: Member, now_s: float) -> tuple[Cause, str] | None:

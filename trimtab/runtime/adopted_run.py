@@ -121,6 +121,7 @@ def assemble(
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             rolls_back_on_loss=rule_of(job, is_replicated=True) is OnLoss.ROLLBACK,
+            digest_every=job.fault_tolerance.digest_every,
         ),
         rank=ticket["rank"],
         committed=keeper.load(),

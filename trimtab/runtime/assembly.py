@@ -134,6 +134,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             rolls_back_on_loss=_only_checkpoints(job, program),
+            digest_every=job.fault_tolerance.digest_every,
             unigram_entropy=ground.corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],

@@ -54,6 +54,7 @@ def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> "AgentLink":
         rank=ticket["rank"],
         incarnation=ticket["incarnation"],
         beat_s=ticket["settings"]["beat_s"],
+        own_address=ticket["address"],
     )
     signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
     link.start(found)

@@ -31,6 +31,7 @@ class TrainerRules:
     Args:
         on_nonfinite: What to do with a step whose loss or gradient is not finite.
         rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
+        digest_every: Steps between two hashes of the weights that go into the journal; 0: none.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
         tokens_per_step: None if only the targets of a step are known.
@@ -43,6 +44,7 @@ class TrainerRules:
     device_kind: str
     on_nonfinite: OnNonfinite
     rolls_back_on_loss: bool = False
+    digest_every: int = 0
     unigram_entropy: float | None = None
 
 
@@ -159,6 +161,7 @@ class Trainer:
                 committed=self._committed,
                 held=self._runner.held(self._committed),
                 store_port=rendezvous.port,
+                store_host=self._link.own_address,
                 t_ns=time.monotonic_ns(),
             )
         )
@@ -172,7 +175,7 @@ class Trainer:
         self._record_work("aborted", self._committed, self._epoch, self._step_started_ns, now_ns)
         self._recorder.event("left", step=self._committed, reason=str(interruption))
         self._runner.leave()
-        for group in self._groups:
+        for group in self._groups:  # that of an epoch that ended while it was entered is no runner's yet
             group.drop()
         self._groups.clear()
 
@@ -280,7 +283,15 @@ class Trainer:
         self._loss = result.loss
         with self._recorder.within(Clock.HOST_WAIT):
             self._report(result, group, form, started_ns)
+            self._record_digest(group, form, step)
         return result
+
+    def _record_digest(self, group: Group, form: Form, step: int) -> None:
+        """Write down what the weights are after a step, if that is asked for."""
+        every = self._rules.digest_every
+        if every and (step + 1) % every == 0:
+            digest = self._state.digest(group)
+            self._recorder.event("digest", step=step, epoch=form.epoch, weights_sha256=digest)
 
     def _report(self, result: StepResult, group: Group, form: Form, started_ns: int) -> None:
         ended_ns = time.monotonic_ns()

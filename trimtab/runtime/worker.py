@@ -26,6 +26,7 @@ def main() -> None:
         rank=ticket["rank"],
         incarnation=ticket["incarnation"],
         beat_s=ticket["settings"]["beat_s"],
+        own_address=ticket["address"],
     )
     signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
     code = _work(ticket, recorder, link)

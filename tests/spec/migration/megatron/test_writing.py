@@ -210,11 +210,17 @@ orchestration:
   cluster: 512xH100
   runs: /r
   grace: 20s
+  hosts: 2
+  listen: "10.0.0.1:29400"
+  interface: eth0
+  token_file: /t
+  unreachable: 30s
   environment: {pass: [HOME], set: {NCCL_DEBUG: INFO, API_TOKEN: hidden}}
 fault_tolerance:
   shares: 8
   on_loss: rollback
   replace: true
+  digest_every: 10
   checkpoint: {every: 5, keep: 2, keep_best: true}
   detection: {heartbeat: 3s, progress: 60s, save: 60s, evaluation: 60s, first_step: 60s}
   restarts: {node_loss: 2, user_error: 1, forgiven_after: 50, script: 2}
