@@ -3,7 +3,7 @@
 import pytest
 
 from tests.plan.conftest import PlanOf
-from trimtab.plan.resizing import elastic_axes, units_of
+from trimtab.plan.resizing import elastic_axes, has_second_copy, units_of
 
 HSDP = "MESH replica 2, dp 2\nSPLIT batch OVER replica, dp\nSTORE params, grads, states OVER dp"
 
@@ -31,3 +31,20 @@ def test_a_unit_is_what_holds_one_copy_of_the_state(plan_of: PlanOf) -> None:
     assert units_of(plan_of(HSDP, devices=4)) == ((0, 1), (2, 3))
     assert units_of(plan_of("MESH dp 2, tp 2\nSPLIT batch OVER dp\nSPLIT heads OVER tp", devices=4)) == ((0, 1), (2, 3))  # fmt: skip
     assert units_of(plan_of("MESH dp 4\nSTORE states OVER dp", devices=4)) == ((0, 1, 2, 3),)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "has"),
+    [
+        (HSDP, True),
+        ("MESH dp 4\nSTORE states OVER dp", False),
+        ("MESH cp 4\nSPLIT sequence OVER cp USING allgather", True),
+        ("MESH pp 4\nSPLIT layers OVER pp", False),
+        ("MESH tp 4\nSPLIT heads, mlp, vocab OVER tp", False),
+    ],
+)
+def test_copies_are_worth_their_memory_where_nobody_else_holds_the_same(
+    plan_of: PlanOf, strategy: str, has: bool
+) -> None:
+    """Ranks that share a sequence hold the same weights, though they compute the same samples."""
+    assert has_second_copy(plan_of(strategy, devices=4)) is has

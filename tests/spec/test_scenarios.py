@@ -72,7 +72,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place() -> None:
 scenario: Bad Name
 workload:
   extends: job.yaml
-  trian: {steps: 30}
+  trane: {steps: 30}
 faults:
   - {kind: kil, rank: 1, step: 5}
   - {kind: kill, rank: 1, stepp: 5}
@@ -90,7 +90,7 @@ expect: {bits: equal}
         "dir/s.yaml:9:16",
     ]
     for words in (
-        "unknown key 'trian'",
+        "unknown key 'trane'",
         "Did you mean 'kill'?",
         "Did you mean 'step'?",
         "or a list to draw from",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from trimtab.plan.explanation.survival import replica_axes
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
-from trimtab.plan.placements import PlacementKind
+from trimtab.plan.placements import REPLICATED, PlacementKind
 from trimtab.spec import Mesh
 
 Units = tuple[tuple[int, ...], ...]
@@ -45,6 +45,21 @@ def units_of(plan: Plan) -> Units:
     """Positions that hold one copy of the state together: when one of them is lost, its unit is broken."""
     replicas = replica_axes(plan)
     return groups(plan.mesh, [axis for axis, _ in plan.mesh.axes if axis not in replicas])
+
+
+def has_second_copy(plan: Plan) -> bool:
+    """Whether another rank holds the same pieces as any rank does; it need not compute other samples."""
+    return any(
+        size > 1 and axis != plan.pipeline.axis and _stores_whole(plan, axis) for axis, size in plan.mesh.axes
+    )
+
+
+def _stores_whole(plan: Plan, axis: str) -> bool:
+    return all(
+        placements.on(axis) == REPLICATED
+        for parameter in plan.parameters.values()
+        for placements in parameter.stored.values()
+    )
 
 
 def _computes_whole(plan: Plan, axis: str) -> bool:

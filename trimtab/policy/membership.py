@@ -393,7 +393,10 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     state = replace(state, members=members)
     if event.rank in state.leaving:
         state = replace(state, leaving=state.leaving - {event.rank})
-        return Decision(state=state, reason=f"rank {event.rank} has left")
+        most = state.seating.most
+        is_wanted_again = most is not None and event.rank < most and len(state.members) < most
+        spawn = (Spawn(rank=event.rank, incarnation=event.incarnation + 1),) if is_wanted_again else ()
+        return Decision(state=state, actions=spawn, reason=f"rank {event.rank} has left")
     if event.is_clean and member.standing is Standing.FINISHED:
         return _finished(state)
     failed = state.failures.get(event.rank)

@@ -206,7 +206,12 @@ def laid_out(ground: Ground, program: Program) -> Trained:
     stand = ground.cluster()
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)
     chosen, every = job.train.optimizer, job.fault_tolerance.snapshots
-    copies = None if every == "off" else Snapshots(every, domain_of=lambda one: stand.node_of(one % devices))
+    hosts = job.orchestration.hosts
+
+    def domain_of(one: int) -> int:
+        return one % devices * hosts // devices if hosts > 1 else stand.node_of(one % devices)
+
+    copies = None if every == "off" else Snapshots(every, domain_of=domain_of)
     seats = SeatMaker(
         plans=Formations(program, training, plan=plan, cluster=stand),
         rules=Rules(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.physical import Plan
-from trimtab.plan.resizing import units_of
+from trimtab.plan.resizing import has_second_copy
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.laid_out.contents import Contents
 from trimtab.runtime.laid_out.elastic import Seat
@@ -90,7 +90,7 @@ class SeatMaker:
             state=LaidOutState(rank, runner.connect),
             runner=runner,
             evaluator=evaluator if batches else None,
-            is_alone=len(units_of(plan)) == 1,
+            is_alone=not has_second_copy(plan),
         )
 
     def _contents(self, size: int) -> Contents:
