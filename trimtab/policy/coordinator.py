@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trimtab.ledger import EventKind
 from trimtab.policy import events, wire
 from trimtab.policy.codec import from_json, kinds_of, to_json
 from trimtab.policy.membership import State, decide
 
-DECIDED = "decided"
+DECIDED = EventKind.DECIDED.value
 """The kind of line that a coordinator goes on from."""
 ITSELF = -1
 """The host of what the coordinator finds out by itself."""
