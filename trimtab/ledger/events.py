@@ -30,6 +30,10 @@ class EventKind(StrEnum):
     HOST = "host"
     """host, name of its agent's process, address, devices [id] of it; offset_ns: what must be added to times of its monotonic clock, in the
     journals and clock files of its ranks. Times in this journal are of the coordinator's clock."""
+    COORDINATOR = "coordinator"
+    """epoch, pid: another coordinator goes on from here, in this epoch."""
+    DECIDED = "decided"
+    """What happened and what was ordered then: what another coordinator goes on from. The account leaves it out."""
     SPAWNED = "spawned"
     """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
     HELLO = "hello"
