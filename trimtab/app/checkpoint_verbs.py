@@ -15,7 +15,7 @@ from trimtab.app.run_folders import (
     find_run,
     working_folder,
 )
-from trimtab.ledger.manifests import FoundCheckpoint, step_of
+from trimtab.ledger.checkpoint_folders import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
     find_checkpoints,

@@ -1,19 +1,17 @@
-"""The manifest of a checkpoint: what a whole one holds, and which folders of a run are whole.
+"""The manifest of a checkpoint: what a whole one holds.
 
 A checkpoint is a folder ``step-<N>`` with ``model.safetensors`` (fp32 master weights under their logical
 names), ``optimizer.safetensors`` (``<part>/<name>``) and ``manifest.json``, which is written last. Where ranks hold
 pieces, each has files of its own, ``model-<rank>.safetensors`` and ``optimizer-<rank>.safetensors``, with boxes of
-tensors: ``<name>[0:8,16:32]``. A folder under any other name, such as ``step-<N>.tmp-<pid>``, never counts as a
-checkpoint.
+tensors: ``<name>[0:8,16:32]``.
 
-Text and sizes come in as values: who reads the disk passes them, so that this module needs neither paths
-nor tensors.
+Text comes in as a value: who reads the disk passes it, so that this module needs neither paths nor tensors.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -35,8 +33,6 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
-_STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:\.gone)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
@@ -98,47 +94,6 @@ class Manifest:
     def size_bytes(self) -> int:
         """Bytes of all files together, without the manifest."""
         return sum(entry.size_bytes for entry in self.files)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundCheckpoint:
-    """A folder that is, or was to become, a checkpoint."""
-
-    step: int
-    name: str
-    manifest: Manifest | None = None
-    error: CheckpointError | None = None
-    """Why the folder does not count as a checkpoint; None if it is complete."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Every file is there with its size. Contents are not read: that is ``verify``'s work."""
-        return self.error is None
-
-
-def folder_name(step: int) -> str:
-    """The name of the folder that holds the checkpoint of a step."""
-    return f"step-{step}"
-
-
-def step_of(name: str) -> int | None:
-    """The step of a folder named as a checkpoint, or None.
-
-    >>> step_of("step-1000"), step_of("step-1000.tmp-77"), step_of("step-007")
-    (1000, None, None)
-    """
-    match = _STEP_FOLDER.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def writer_of(name: str) -> int | None:
-    """The process that left a save or a removal unfinished under this name, or None for any other name.
-
-    >>> writer_of("step-20.tmp-77"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
-    (77, 77, None)
-    """
-    match = _UNFINISHED_FOLDER.fullmatch(name)
-    return int(match[2]) if match else None
 
 
 def rank_file(file: str, rank: int) -> str:
@@ -244,24 +199,6 @@ def seal(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def list_checkpoints(
-    names: Iterable[str], *, read: Callable[[str], str], size: Callable[[str], int]
-) -> tuple[FoundCheckpoint, ...]:
-    """The checkpoints of a folder in order of step, unfinished and torn ones included, each with its error.
-
-    Args:
-        names: Entries of the folder ``checkpoints``, in any order; unrelated ones are passed over.
-        read: Text of a file, given ``step-20/manifest.json``. Raises OSError if it cannot.
-        size: Bytes of a file, given ``step-20/model.safetensors``. Raises OSError if it cannot.
-    """
-    found = [
-        _look_at(name, step, read, size) if step_of(name) is not None else _unfinished(name, step)
-        for name in names
-        if (step := _step_of_any(name)) is not None
-    ]
-    return tuple(sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.name)))
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -349,37 +286,3 @@ def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
 
 def _as_document(entry: FileEntry | Part) -> dict[str, Any]:
     return {item.name: getattr(entry, item.name) for item in fields(entry)}
-
-
-def _step_of_any(name: str) -> int | None:
-    match = _STEP_FOLDER.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def _unfinished(name: str, step: int) -> FoundCheckpoint:
-    return FoundCheckpoint(step=step, name=name, error=CheckpointError(f"{name}: the save did not finish"))
-
-
-def _look_at(name: str, step: int, read: Callable[[str], str], size: Callable[[str], int]) -> FoundCheckpoint:
-    source = f"{name}/{MANIFEST_NAME}"
-    try:
-        manifest = parse_manifest(read(source), source)
-        _check_sizes(name, step, manifest, size)
-    except OSError as error:
-        failure = CheckpointError(f"{source}: {error.strerror}")
-        return FoundCheckpoint(step=step, name=name, error=failure)
-    except CheckpointError as error:
-        return FoundCheckpoint(step=step, name=name, error=error)
-    return FoundCheckpoint(step=step, name=name, manifest=manifest)
-
-
-def _check_sizes(name: str, step: int, manifest: Manifest, size: Callable[[str], int]) -> None:
-    if manifest.step != step:
-        raise CheckpointError(f"{name}/{MANIFEST_NAME}: it is of step {manifest.step}")
-    for entry in manifest.files:
-        try:
-            found = size(f"{name}/{entry.name}")
-        except OSError as error:
-            raise CheckpointError(f"{name}/{entry.name}: {error.strerror}") from error
-        if found != entry.size_bytes:
-            raise CheckpointError(f"{name}/{entry.name}: {found} bytes, expected {entry.size_bytes}")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from trimtab.ledger.manifests import folder_name
+from trimtab.ledger.checkpoint_folders import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost

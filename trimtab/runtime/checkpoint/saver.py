@@ -10,14 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from trimtab.ledger.checkpoint_folders import folder_name, writer_of
 from trimtab.ledger.manifests import (
     FORMAT_MAJOR,
     FORMAT_MINOR,
     WHOLE_VERSION,
     Manifest,
-    folder_name,
     manifest_document,
-    writer_of,
 )
 from trimtab.policy.retention import Retention, plan_pruning
 from trimtab.runtime.checkpoint.durable import free_bytes, take_away

@@ -12,15 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from trimtab.ledger.checkpoint_folders import FoundCheckpoint, folder_name, list_checkpoints
 from trimtab.ledger.manifests import (
     MANIFEST_NAME,
     CheckpointError,
     FileEntry,
-    FoundCheckpoint,
     Manifest,
     UnsupportedFormatError,
-    folder_name,
-    list_checkpoints,
     parse_manifest,
 )
 from trimtab.runtime.checkpoint.durable import sync_folder
