@@ -11,6 +11,7 @@ def _manifest(step):
         step=step,
         files=(FileEntry(name="model.safetensors", size_bytes=104, sha256=SHA256),),
         parts=(Part(name="parameters", file="model.safetensors", num_tensors=2, size_bytes=40),),
+        version=(1, 0),
     )
 
 

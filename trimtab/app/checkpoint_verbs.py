@@ -15,7 +15,9 @@ from trimtab.app.run_folders import (
     find_run,
     working_folder,
 )
+from trimtab.app.run_keys import keys_of
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, step_of
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
     find_checkpoints,
@@ -47,7 +49,8 @@ def verify_saved(text: str, *, is_json: bool) -> int:
     folder = find_run(text)
     root = folder / CHECKPOINTS_FOLDER
     names = [found.name for found in find_checkpoints(root) if step_of(found.name) is not None]
-    problems = {name: verify_checkpoint(root / name) for name in names}
+    keys = keys_of(folder)
+    problems = {name: verify_checkpoint(root / name, keys) for name in names}
     if is_json:
         print_document(_verified_document(folder.name, problems))
     for name, files in problems.items() if not is_json else ():
@@ -85,7 +88,7 @@ def export_saved(
                 "--dtype is for --format huggingface; a safetensors file holds the weights as they are"
             )
         target = target or Path(f"{run.name}-{checkpoint.name}.safetensors")
-        _write_file(checkpoint, target)
+        _write_file(checkpoint, target, keys_of(run))
         said = {"file": str(target)}
     if is_json:
         print_document({"run": run.name, "checkpoint": checkpoint.name, **said})
@@ -94,13 +97,13 @@ def export_saved(
     return ExitCode.DONE
 
 
-def _write_file(checkpoint: Path, target: Path) -> None:
+def _write_file(checkpoint: Path, target: Path, keys: Keyring | None) -> None:
     from trimtab.runtime.checkpoint.exporting import (
         export_model,  # with numpy, which the other verbs need not wait for
     )
 
     with _writing(target):
-        export_model(checkpoint, target)
+        export_model(checkpoint, target, keys)
 
 
 def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: WeightType) -> list[str]:
@@ -110,15 +113,15 @@ def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: Weight
     )
 
     run, checkpoint, target = run.resolve(), checkpoint.resolve(), target.absolute()
-    job = read_job(str(run / RESOLVED_FILE)).job
+    job, keys = read_job(str(run / RESOLVED_FILE)).job, keys_of(run)
     with _writing(target), contextlib.chdir(working_folder(run)):
-        return [path.name for path in export_folder(checkpoint, job, target, run=run, dtype=dtype)]
+        return [path.name for path in export_folder(checkpoint, job, target, run=run, keys=keys, dtype=dtype)]
 
 
 def _newest(text: str) -> tuple[Path, Path]:
     """The run that a user means and its newest whole checkpoint."""
     run = find_run(text)
-    newest = newest_complete(run / CHECKPOINTS_FOLDER)
+    newest = newest_complete(run / CHECKPOINTS_FOLDER, keys_of(run))
     for warning in newest.warnings:
         say(f"warning: {warning}")
     if newest.folder is None:

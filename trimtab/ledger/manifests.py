@@ -12,27 +12,32 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from trimtab.terms import RunError
 
 FORMAT_NAME = "trimtab-checkpoint"
-FORMAT_MAJOR = 2
+FORMAT_MAJOR = 3
 """A reader refuses a newer major version: the meaning of a field has changed.
 
-2: a part may stand in the files of several ranks, in boxes. What stands whole in two files is still written as 1.0.
+2: a part may stand in the files of several ranks, in boxes.
+3: a file has digests of its chunks, and its own is made of them; a signature covers all that the manifest says.
 """
 FORMAT_MINOR = 0
 """Grows when an optional field with a default is added; a reader accepts every minor version."""
-WHOLE_VERSION = (1, 0)
+VERSION = (FORMAT_MAJOR, FORMAT_MINOR)
+_CHUNKED = 3
+"""Major version from which files have chunks."""
 
 MANIFEST_NAME = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
+SIGNATURE_ALGORITHM = "hmac-sha256"
 PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
+_SEALED_OTHERWISE = ("files", "digest", "signature")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
@@ -46,6 +51,7 @@ class CheckpointError(RunError):
 
     CheckpointError
     ├── UnsupportedFormatError   another major version of the format
+    ├── SignatureError           not signed by the run that reads it (``runtime.checkpoint.errors``)
     └── StateMismatchError       whole, but of another model (``runtime.checkpoint.errors``)
     """
 
@@ -55,13 +61,34 @@ class UnsupportedFormatError(CheckpointError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Chunks:
+    """The pieces of a file that are checked one by one: its header, then pieces of one size."""
+
+    head_bytes: int
+    chunk_bytes: int
+    sha256: tuple[str, ...]
+    """Of each, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
     """One file of a checkpoint."""
 
     name: str
     size_bytes: int
     sha256: str
-    """Of the whole file, in hexadecimal."""
+    """In hexadecimal: over the digests of its chunks, or, before format 3, over the whole file."""
+    chunks: Chunks | None = None
+    """None before format 3."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """The mark of a key on a manifest."""
+
+    key: str
+    """The key's name."""
+    value: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +115,12 @@ class Manifest:
     """What resumes a run besides tensors: lr schedule, seeds, data position, and so on. JSON values."""
     written_by: str = ""
     """Version of Trimtab that wrote the checkpoint; empty when not recorded."""
-    version: tuple[int, int] = WHOLE_VERSION
+    version: tuple[int, int] = VERSION
+    run: str = ""
+    """Which run it is of; empty when not recorded."""
+    signature: Signature | None = None
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What the signature is on: the manifest as it was read."""
 
     @property
     def size_bytes(self) -> int:
@@ -151,9 +183,10 @@ def parse_manifest(text: str, source: str) -> Manifest:
     if reader.take("format", str) != FORMAT_NAME:
         raise reader.error(f"format is {document['format']!r}, expected {FORMAT_NAME!r}")
     version = _parse_version(reader)
+    is_chunked = version[0] >= _CHUNKED
     if reader.take("digest", str) != seal(document)["digest"]:
         raise reader.error("damaged: its digest does not fit what it says")
-    files = tuple(_parse_file(entry) for entry in reader.take_items("files"))
+    files = tuple(_parse_file(entry, is_chunked=is_chunked) for entry in reader.take_items("files"))
     manifest = Manifest(
         step=reader.take_count("step"),
         files=files,
@@ -163,6 +196,9 @@ def parse_manifest(text: str, source: str) -> Manifest:
         extra=reader.take("extra", dict),
         written_by=reader.take("written_by", str, default=""),
         version=version,
+        run=reader.take("run", str, default=""),
+        signature=_parse_signature(reader),
+        document=document,
     )
     for kind, names in (
         ("file", [(f.name,) for f in manifest.files]),
@@ -180,6 +216,7 @@ def manifest_document(manifest: Manifest) -> dict[str, Any]:
             "format": FORMAT_NAME,
             "version": "{}.{}".format(*manifest.version),
             "written_by": manifest.written_by,
+            "run": manifest.run,
             "step": manifest.step,
             "files": [_as_document(entry) for entry in manifest.files],
             "parts": [_as_document(part) for part in manifest.parts],
@@ -189,12 +226,12 @@ def manifest_document(manifest: Manifest) -> dict[str, Any]:
 
 
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the digest that makes a flipped bit in it show.
+    """The document with the digest that makes a flipped bit in it show, whether or not somebody has the key.
 
     The files' own entries are left out: who writes them fills them in last, and each is checked against its
-    file anyway. Fields that this version does not know are covered too.
+    file anyway. Fields that this version does not know are covered too. The signature covers all.
     """
-    covered = {name: value for name, value in document.items() if name not in ("files", "digest")}
+    covered = {name: value for name, value in document.items() if name not in _SEALED_OTHERWISE}
     text = json.dumps(covered, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return {**document, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -239,6 +276,12 @@ class _Reader:
             raise self.error(f"{name!r} must not be negative, found {value}")
         return value
 
+    def has(self, name: str) -> bool:
+        return name in self._document
+
+    def take_object(self, name: str) -> "_Reader":
+        return _Reader(self._source, name, self.take(name, dict))
+
     def take_items(self, name: str) -> list["_Reader"]:
         items = self.take(name, list)
         return [_Reader(self._source, f"{name}[{i}]", item) for i, item in enumerate(items)]
@@ -254,22 +297,51 @@ def _parse_version(reader: _Reader) -> tuple[int, int]:
     if match is None:
         raise reader.error(f"version {text!r} is not of the form major.minor")
     major, minor = int(match[1]), int(match[2])
-    if not WHOLE_VERSION[0] <= major <= FORMAT_MAJOR:
+    if not 1 <= major <= FORMAT_MAJOR:
         raise UnsupportedFormatError(
-            str(reader.error(f"format version {text}; this Trimtab reads 1.x and {FORMAT_MAJOR}.x"))
+            str(reader.error(f"format version {text}; this Trimtab reads 1.x to {FORMAT_MAJOR}.x"))
             + ("; install a newer Trimtab to use it" if major > FORMAT_MAJOR else "")
         )
     return major, minor
 
 
-def _parse_file(reader: _Reader) -> FileEntry:
+def _parse_file(reader: _Reader, *, is_chunked: bool) -> FileEntry:
     name = reader.take("name", str)
     if not is_plain_file_name(name):
         raise reader.error(f"file name {name!r} could lead outside the checkpoint")
-    sha256 = reader.take("sha256", str)
-    if not _SHA256.fullmatch(sha256):
-        raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {sha256!r}")
-    return FileEntry(name=name, size_bytes=reader.take_count("size_bytes"), sha256=sha256)
+    return FileEntry(
+        name=name,
+        sha256=_checked_digest(reader.take("sha256", str), name, reader),
+        size_bytes=reader.take_count("size_bytes"),
+        chunks=_parse_chunks(name, reader.take_object("chunks")) if is_chunked else None,
+    )
+
+
+def _parse_chunks(name: str, reader: _Reader) -> Chunks:
+    chunks = Chunks(
+        head_bytes=reader.take_count("head_bytes"),
+        chunk_bytes=reader.take_count("chunk_bytes"),
+        sha256=tuple(_checked_digest(found, name, reader) for found in reader.take("sha256", list)),
+    )
+    if not chunks.chunk_bytes:
+        raise reader.error(f"chunks of {name} have no size")
+    return chunks
+
+
+def _checked_digest(found: object, name: str, reader: _Reader) -> str:
+    if not isinstance(found, str) or not _SHA256.fullmatch(found):
+        raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {found!r}")
+    return found
+
+
+def _parse_signature(reader: _Reader) -> Signature | None:
+    if not reader.has("signature"):
+        return None
+    found = reader.take_object("signature")
+    algorithm = found.take("algorithm", str)
+    if algorithm != SIGNATURE_ALGORITHM:
+        raise found.error(f"algorithm is {algorithm!r}, expected {SIGNATURE_ALGORITHM!r}")
+    return Signature(key=found.take("key", str), value=_checked_digest(found.take("value", str), "it", found))
 
 
 def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
@@ -285,4 +357,7 @@ def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
 
 
 def _as_document(entry: FileEntry | Part) -> dict[str, Any]:
-    return {item.name: getattr(entry, item.name) for item in fields(entry)}
+    document = asdict(entry)
+    if isinstance(entry, FileEntry) and entry.chunks is None:
+        del document["chunks"]
+    return document

@@ -16,6 +16,7 @@ from trimtab.plan.formations import Formations
 from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.data.cache import TOKENS_FOLDER
@@ -23,7 +24,7 @@ from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, 
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import clip_of, keeping_rules, step_rules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, keyring_of, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import ElasticEvaluator, ElasticRunner, ElasticSeat, SeatMaker, Snapshots, Timed
 from trimtab.runtime.lowering import Rules
@@ -53,12 +54,14 @@ class Ground:
         job: With every constant resolved.
         ticket: Of the rank.
         corpus: The job's.
+        keys: What its checkpoints are signed with.
         device: Of the rank.
     """
 
     job: Job
     ticket: Mapping[str, Any]
     corpus: Corpus
+    keys: Keyring
     device: torch.device
     recorder: Recorder
     link: Link
@@ -72,7 +75,7 @@ class Ground:
 
     def weights(self) -> Weights | None:
         """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
-        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
+        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints", self.keys).folder is not None
         return None if is_begun else open_job_weights(self.job)
 
     def cluster(self) -> Cluster:
@@ -104,6 +107,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         job=job,
         ticket=ticket,
         corpus=open_job_corpus(job, folder, watch),
+        keys=keyring_of(job, folder),
         device=torch_device(kind, ticket["rank"]),
         recorder=recorder,
         link=link,
@@ -115,7 +119,10 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     keeper = Keeper(
         folder / "checkpoints",
         rules=keeping_rules(
-            job, keeps_best=job.fault_tolerance.checkpoint.keep_best, identity={"data": ground.corpus.digest}
+            job,
+            keeps_best=job.fault_tolerance.checkpoint.keep_best,
+            identity={"data": ground.corpus.digest},
+            keys=ground.keys,
         ),
         is_first=ticket["rank"] == 0,
         state=trained.state,

@@ -1,7 +1,9 @@
 """What do the cards of a job rule in the parts of a rank?"""
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from trimtab.runtime.checkpoint.keyring import Keyring, find_key, open_keyring
 from trimtab.runtime.keeping import KeepingRules
 from trimtab.runtime.step import StepRules
 from trimtab.spec import Job
@@ -21,13 +23,23 @@ def step_rules(job: Job) -> StepRules:
     )
 
 
-def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str]) -> KeepingRules:
+def keyring_of(job: Job, run_folder: Path) -> Keyring:
+    """The keys that a rank saves and loads with; paths of the job are relative to the working folder.
+
+    Raises: InputError if a key that the job names is not there.
+    """
+    place = job.fault_tolerance.checkpoint.sign
+    return open_keyring(run_folder, find_key(place, Path()) if place else None)
+
+
+def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str], keys: Keyring) -> KeepingRules:
     """When a run saves, and what stays.
 
     Args:
         job: With every constant resolved.
         keeps_best: Whether the checkpoint with the least held-out loss stays too.
         identity: What a checkpoint must have in common with the run that loads it.
+        keys: What it is signed with.
     """
     checkpoint = job.fault_tolerance.checkpoint
     return KeepingRules(
@@ -37,6 +49,7 @@ def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str]) ->
         batch=job.train.batch,
         seed=job.train.seed,
         identity=dict(identity),
+        keys=keys,
     )
 
 

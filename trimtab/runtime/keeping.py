@@ -17,6 +17,7 @@ from trimtab.ledger.checkpoint_folders import folder_name
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
 from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
@@ -46,6 +47,7 @@ class KeepingRules:
         every: Steps between two saves, ``adaptive`` or ``off``.
         keep: Newest checkpoints that stay.
         identity: What a checkpoint must have in common with the run that loads it.
+        keys: What checkpoints are signed with.
     """
 
     every: int | Literal["adaptive", "off"]
@@ -53,6 +55,7 @@ class KeepingRules:
     keeps_best: bool
     batch: int
     seed: int
+    keys: Keyring
     identity: dict[str, str] = field(default_factory=dict)
 
 
@@ -92,17 +95,19 @@ class Keeper:
         """Take over the checkpoint of a step, or the newest complete one; returns its step, 0 if there is none.
 
         Raises: RankError if it belongs to other data or another model, naming what differs; CheckpointError if the one
-            of that step is not there, or not whole.
+            of that step is not there, not whole, or not signed by this run.
         """
         folder: Path | None = None if step is None else self._folder / folder_name(step)
         if step is None:
-            newest = newest_complete(self._folder)
+            newest = newest_complete(self._folder, self._rules.keys)
             folder = newest.folder
             for warning in newest.warnings:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
-        with open_contents(folder) as contents:
+        with open_contents(folder, self._rules.keys) as contents:
+            for warning in contents.warnings if self._is_first else ():
+                self._tell("warning", {"text": warning})
             self._check_identity(contents, folder.name)
             is_same_layout = contents.extra.get("layout", "") == self._state.layout
             contents.check_shapes(
@@ -268,7 +273,7 @@ class Keeper:
                 rank=self._group.rank, is_lead=self._is_lead, others=others if self._is_lead else {}
             )
             own = self._saved_by[self._group.rank]
-            self._saver = Saver(self._folder, own, company if others else None)
+            self._saver = Saver(self._folder, own, company if others else None, keys=self._rules.keys)
             self._last_saved = max((*self._saver.complete, self._last_saved))
         return self._saver
 

@@ -16,6 +16,7 @@ from trimtab.spec.card_types import (
     ComputeChoice,
     Duration,
     Fraction,
+    KeyPlace,
     NaturalFloat,
     NaturalInt,
     OneOf,
@@ -407,6 +408,16 @@ class Checkpoint(Card):
     """Newest checkpoints kept. Default: 3."""
     keep_best: bool = False
     """Keep the one with the lowest evaluation loss as well. Default: false."""
+    sign: KeyPlace | None = None
+    """Where the key stands that signs checkpoints, 64 hexadecimal digits: env:NAME, a variable of the shell that starts or
+    resumes the run, or file:PATH. A constant of the run. Default: a key of the run's own, in its folder."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Names of the environment variables that hold keys: they are handed on to the ranks, and never shown."""
+        return tuple(
+            place.removeprefix("env:") for place in (self.sign,) if place and place.startswith("env:")
+        )
 
 
 class Detection(Card):

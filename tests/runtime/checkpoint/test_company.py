@@ -103,9 +103,9 @@ def test_what_each_has_written_is_one_checkpoint(kit, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step-2", "step-3"]
     files = [f"{kind}-{rank}.safetensors" for kind in ("model", "optimizer") for rank in range(3)]
     assert sorted(os.listdir(tmp_path / "step-3")) == ["manifest.json", *files]
-    assert verify_checkpoint(tmp_path / "step-3") == []
+    assert verify_checkpoint(tmp_path / "step-3", None) == []
     assert_filled(kit, tmp_path / "step-3", 3)
-    export_model(tmp_path / "step-3", tmp_path / "weights")
+    export_model(tmp_path / "step-3", tmp_path / "weights", None)
     exported = safetensors.torch.load_file(tmp_path / "weights")
     assert {name: tuple(x.shape) for name, x in exported.items()} == WHOLE["parameters"]
     assert all(bool((x == 3).all()) for x in exported.values())
@@ -118,11 +118,11 @@ def test_what_is_missing_or_damaged_of_one_rank_is_named(kit, tmp_path):
         drained(savers)
     folder = tmp_path / "step-1"
     kit.flip_bit(folder / "model-1.safetensors", 0.9)
-    assert [problem.file for problem in verify_checkpoint(folder)] == ["step-1/model-1.safetensors"]
+    assert [problem.file for problem in verify_checkpoint(folder, None)] == ["step-1/model-1.safetensors"]
     with pytest.raises(CheckpointError, match=r"^step-1/model-1\.safetensors: damaged"):
         kit.load(folder)
     (folder / "model-1.safetensors").unlink()
-    assert newest_complete(tmp_path).folder is None
+    assert newest_complete(tmp_path, None).folder is None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -139,7 +139,7 @@ def test_a_rank_that_cannot_write_spoils_this_save_only(kit, tmp_path, rank, fau
         assert steps(tmp_path) == [1]
         stage(savers, 2)
         drained(savers)
-        assert_filled(kit, newest_complete(tmp_path).folder, 2)
+        assert_filled(kit, newest_complete(tmp_path, None).folder, 2)
     assert sorted(os.listdir(tmp_path)) == ["step-1", "step-2"]
 
 
@@ -182,10 +182,10 @@ def test_writers_killed_at_random_moments(kit, tmp_path):
             saved += [event.step for event in lead if isinstance(event, Saved)]
             assert steps(tmp_path)[-1:] == saved[-1:]
             if saved:
-                assert_filled(kit, newest_complete(tmp_path).folder, saved[-1])
+                assert_filled(kit, newest_complete(tmp_path, None).folder, saved[-1])
         stage(savers, 99)
         drained(savers)
-        assert_filled(kit, newest_complete(tmp_path).folder, 99)
+        assert_filled(kit, newest_complete(tmp_path, None).folder, 99)
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
 
 
@@ -213,7 +213,7 @@ def test_all_ranks_killed_in_the_middle(kit, tmp_path, fraction):
         for pid in (*writers, trainer.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    newest = newest_complete(tmp_path).folder
+    newest = newest_complete(tmp_path, None).folder
     assert newest is not None
     assert_filled(kit, newest, int(newest.name.removeprefix("step-")))
     with company(tmp_path) as savers:  # who leads next clears away what is left

@@ -79,7 +79,7 @@ def test_what_was_staged_is_what_loads(kit, saver, tmp_path):
     loaded = kit.load(tmp_path / "step-20", expected=state)
     assert kit.same_bits(loaded.state, state)
     assert loaded.extra == {"step": 20, "data": {"epoch": 1}}
-    assert verify_checkpoint(tmp_path / "step-20") == []
+    assert verify_checkpoint(tmp_path / "step-20", None) == []
 
 
 def test_training_goes_on_while_the_save_is_written(kit, saver, tmp_path):
@@ -153,7 +153,7 @@ def test_checkpoint_that_is_being_read_is_kept_until_later(kit, saver, tmp_path)
     """S-CKP-11: an export would find its files gone half-way."""
     keep = Retention(newest=1)
     _save(saver, 10, kit.state())
-    with OpenCheckpoint(tmp_path / "step-10"):
+    with OpenCheckpoint(tmp_path / "step-10", None):
         assert _save(saver, 20, kit.state(), retention=keep)[1:] == [Kept(step=10, reason="it is being read")]
     assert _save(saver, 30, kit.state(), retention=keep)[1:] == [Pruned(step=10), Pruned(step=20)]
 
@@ -196,7 +196,7 @@ def test_disk_with_room_for_one_and_a_half(kit, small_disk):
         "older checkpoints are untouched",
     )
     assert os.listdir(small_disk) == ["step-10"]
-    assert kit.same_bits(kit.load(newest_complete(small_disk).folder).state, state)
+    assert kit.same_bits(kit.load(newest_complete(small_disk, None).folder).state, state)
 
 
 def test_storage_that_becomes_read_only(kit, small_disk):
@@ -354,7 +354,7 @@ def test_trainer_killed_at_random_moments_of_a_save(kit, trainers, tmp_path):
         _kill_trainer(trainers, tmp_path, step, moments)
         assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
         known[step] = step in _steps(tmp_path)
-        folder = newest_complete(tmp_path).folder
+        folder = newest_complete(tmp_path, None).folder
         newest = max((s for s, is_saved in known.items() if is_saved), default=None)
         assert (folder and folder.name) == (newest and f"step-{newest}")
         if folder:
@@ -379,7 +379,7 @@ def test_writer_killed_at_random_moments_of_a_save(kit, tmp_path):
             assert failed == ([] if step in saved else [step])
             assert _steps(tmp_path)[-1:] == saved[-1:]
             if saved:
-                assert _is_filled(kit.load(newest_complete(tmp_path).folder).state, saved[-1])
+                assert _is_filled(kit.load(newest_complete(tmp_path, None).folder).state, saved[-1])
         assert 0 < len(saved) < 10
         _save(saver, 99, _filled(99))
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
@@ -396,7 +396,7 @@ def test_there_is_always_a_complete_checkpoint(kit, tmp_path):
             saver.stage(step, state, {}, retention=Retention(newest=1))
             kill_at = time.monotonic() + moments.uniform(0, 0.06)
             while saver.saving is not None:
-                assert newest_complete(tmp_path).folder is not None
+                assert newest_complete(tmp_path, None).folder is not None
                 looks += 1
                 if time.monotonic() > kill_at and (pid := _writer_pid(tmp_path)):
                     os.kill(pid, signal.SIGKILL)
@@ -409,5 +409,7 @@ def test_manifest_is_readable_by_people(kit, saver, tmp_path):
     """Whoever looks into a folder after an accident sees what it should hold."""
     _save(saver, 20, kit.state())
     document = json.loads((tmp_path / "step-20" / "manifest.json").read_text())
-    assert list(document) == ["format", "version", "written_by", "step", "files", "parts", "extra", "digest"]
+    assert list(document) == [
+        "format", "version", "written_by", "run", "step", "files", "parts", "extra", "digest"
+    ]  # fmt: skip
     assert document["written_by"]

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from trimtab.ledger.manifests import Manifest, Part, manifest_document
+from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess
 from trimtab.runtime.checkpoint.store import find_checkpoints, newest_complete
 from trimtab.runtime.checkpoint.tensorfile import header_of
-from trimtab.runtime.checkpoint.writer import CHUNK_BYTES
 
 pytestmark = pytest.mark.process
 
@@ -30,7 +30,10 @@ def _save(step, image, *, fault=None, prune=()):
         "step": step,
         "started_ns": time.monotonic_ns(),
         "fault": fault,
-        "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": len(image)}],
+        "files": [
+            {"name": "model.safetensors", "offset_bytes": 0, "size_bytes": len(image), "head_bytes": 64}
+        ],
+        "key": None,
         "manifest": manifest_document(Manifest(step=step, files=(), parts=(part,))),
         "prune": list(prune),
     }
@@ -158,7 +161,7 @@ def test_killed_writer_is_noticed_with_its_signal(start, tmp_path):
     os.kill(writer.pid, signal.SIGKILL)
     with pytest.raises(WriterEndedError, match="killed by signal 9"):
         _answers(writer)
-    assert newest_complete(tmp_path).folder is None
+    assert newest_complete(tmp_path, None).folder is None
 
 
 TRAINER = """

@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.ledger.checkpoint_folders import folder_name, writer_of
-from trimtab.ledger.manifests import (
-    FORMAT_MAJOR,
-    FORMAT_MINOR,
-    WHOLE_VERSION,
-    Manifest,
-    manifest_document,
-)
+from trimtab.ledger.manifests import CheckpointError, Manifest, manifest_document
 from trimtab.policy.retention import Retention, plan_pruning
 from trimtab.runtime.checkpoint.durable import free_bytes, take_away
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import State
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
 from trimtab.runtime.checkpoint.staging import Layout, StagingBuffer
-from trimtab.runtime.checkpoint.store import find_checkpoints
+from trimtab.runtime.checkpoint.store import OpenCheckpoint, find_checkpoints
 from trimtab.terms.version import __version__
 
 MAX_EXTRA_BYTES = 60_000
@@ -72,25 +67,28 @@ class Saver:
     The writer dies with the thread that created the saver.
     """
 
-    def __init__(self, folder: Path, state: State, company: Company | None = None) -> None:
+    def __init__(
+        self, folder: Path, state: State, company: Company | None = None, *, keys: Keyring | None = None
+    ) -> None:
         """Allocate the staging memory, start the writer and clear away what dead writers left.
 
         Args:
             folder: ``RUN/checkpoints``; created if it is not there.
             state: The tensors that will be saved; only names and shapes are taken.
             company: With whom it saves; None for a saver of all the state.
+            keys: Of the run; None: nothing is signed.
 
         Raises: ValueError if the state cannot be saved at all; OSError if the folder cannot be made.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._company = company
+        self._company, self._keys = company, keys
         self._is_lead = company is None or company.is_lead
         self._staging = StagingBuffer(state, company.rank if company else None)
         others = company.others if company else {}
         self._others = {rank: Layout.of(tensors, rank) for rank, tensors in others.items()}
         self._into: str | None = None
-        self._complete = _complete_steps(folder)
+        self._complete = _complete_steps(folder, keys)
         self._events: list[Event] = []
         self._saving: int | None = None
         self._started_ns = 0
@@ -239,10 +237,16 @@ class Saver:
             "started_ns": self._started_ns,
             "fault": fault,
             "files": [
-                {"name": file.name, "offset_bytes": file.offset_bytes, "size_bytes": file.size_bytes}
+                {
+                    "name": file.name,
+                    "offset_bytes": file.offset_bytes,
+                    "size_bytes": file.size_bytes,
+                    "head_bytes": len(file.header),
+                }
                 for file in self._staging.layout.files
             ],
             "prune": [],
+            "key": self._keys.signing.secret.hex() if self._keys else None,
         }
         if into is not None:
             found["into"] = into
@@ -269,7 +273,7 @@ class Saver:
             parts=tuple(part for layout in layouts for part in layout.parts),
             extra=_as_read_back(extra),
             written_by=__version__,
-            version=WHOLE_VERSION if self._company is None else (FORMAT_MAJOR, FORMAT_MINOR),
+            run=self._keys.run if self._keys else "",
         )
 
     def _check_space(self) -> None:
@@ -337,7 +341,7 @@ class Saver:
         self._writer = None
         self._events.append(WriterLost(reason=reason))
         with contextlib.suppress(OSError):  # else what was known before still holds
-            self._complete = _complete_steps(self._folder)
+            self._complete = _complete_steps(self._folder, self._keys)
         saving, self._saving = self._saving, None
         into, self._into = self._into, None
         if self._is_lead and saving in self._complete:  # it died between the last act and its answer
@@ -369,8 +373,21 @@ def _as_read_back(extra: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _complete_steps(folder: Path) -> set[int]:
-    return {found.step for found in find_checkpoints(folder) if found.is_complete}
+def _complete_steps(folder: Path, keys: Keyring | None) -> set[int]:
+    """Those that this run can go on from. Others neither count among the newest nor are ever removed."""
+    return {
+        found.step
+        for found in find_checkpoints(folder)
+        if found.is_complete and _is_own(folder / found.name, keys)
+    }
+
+
+def _is_own(folder: Path, keys: Keyring | None) -> bool:
+    try:
+        OpenCheckpoint(folder, keys).close()
+    except CheckpointError:
+        return False
+    return True
 
 
 def _abandoned(folder: Path, writer: WriterProcess) -> list[str]:

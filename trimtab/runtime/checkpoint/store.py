@@ -1,7 +1,6 @@
 """The folder ``checkpoints`` of a run on disk: what is there, and is it whole? Without torch."""
 
 import fcntl
-import hashlib
 import os
 import re
 import stat
@@ -21,12 +20,14 @@ from trimtab.ledger.manifests import (
     UnsupportedFormatError,
     parse_manifest,
 )
+from trimtab.runtime.checkpoint.checked import CheckedFile
 from trimtab.runtime.checkpoint.durable import sync_folder
-from trimtab.runtime.checkpoint.errors import UnsafePathError
+from trimtab.runtime.checkpoint.errors import SignatureError, UnsafePathError
+from trimtab.runtime.checkpoint.keyring import Keyring, check_signature, check_step
 from trimtab.runtime.checkpoint.pieces import stored_parts
-from trimtab.runtime.checkpoint.tensorfile import TensorEntry, parse_header, split_name
+from trimtab.runtime.checkpoint.tensorfile import TensorEntry, read_tensors, split_name
 
-MAX_MANIFEST_BYTES = 64_000_000
+MAX_MANIFEST_BYTES = 256_000_000
 MAX_LOOKS = 20
 """At a folder that keeps changing; two or three are common beside a trainer that saves all the time."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
@@ -100,26 +101,40 @@ def look_until_still(
     return found
 
 
-def newest_complete(root: Path) -> NewestCheckpoint:
+def newest_complete(root: Path, keys: Keyring | None) -> NewestCheckpoint:
     """The newest checkpoint of which every file is there with its size; ``load`` checks the contents.
 
-    Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read: passing over
-        it would silently go back in the run.
+    Args:
+        root: The folder ``checkpoints``.
+        keys: Of the run; None for a run that has none.
+
+    Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read, SignatureError if one is
+        not signed by this run: passing over it would silently go back in the run.
     """
-    warnings: list[str] = []
-    for found in reversed(find_checkpoints(root)):
-        if isinstance(found.error, UnsupportedFormatError):
-            raise found.error
-        if found.error is None:
-            return NewestCheckpoint(folder=root / found.name, warnings=tuple(warnings))
-        warnings.append(f"passed over {found.error}")
+    for _ in range(MAX_LOOKS):
+        warnings: list[str] = []
+        for found in reversed(find_checkpoints(root)):
+            folder, error = root / found.name, found.error
+            if error is None:
+                try:
+                    OpenCheckpoint(folder, keys).close()
+                    return NewestCheckpoint(folder=folder, warnings=tuple(warnings))
+                except CheckpointError as refused:
+                    error = refused
+                if not folder.exists():  # pruned just now: there is a newer one
+                    break
+            if isinstance(error, UnsupportedFormatError | SignatureError):
+                raise error
+            warnings.append(f"passed over {error}")
+        else:
+            break
     return NewestCheckpoint(folder=None, warnings=tuple(warnings))
 
 
-def verify_checkpoint(folder: Path) -> list[FileProblem]:
-    """Read every byte of a checkpoint and name each file that is not whole; empty if all are."""
+def verify_checkpoint(folder: Path, keys: Keyring | None) -> list[FileProblem]:
+    """Read every byte of a checkpoint and name each file that is not the run's own and whole; empty if all are."""
     try:
-        with OpenCheckpoint(folder) as opened:
+        with OpenCheckpoint(folder, keys) as opened:
             return _verify_files(opened)
     except CheckpointError as error:
         source = f"{folder.name}/{MANIFEST_NAME}"
@@ -145,9 +160,15 @@ class OpenCheckpoint:
 
     A context manager. The lock is advisory and shared among readers; where the storage knows no locks,
     reading goes on without.
+
+    Args:
+        folder: Of the checkpoint.
+        keys: Of the run that it must be of; None for a run that has none.
+
+    Raises: CheckpointError naming what is missing or wrong; SignatureError if this run has not signed it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keys: Keyring | None) -> None:
         self.name = folder.name
         try:
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -161,10 +182,15 @@ class OpenCheckpoint:
         except OSError:
             pass  # some network storage has no flock
         try:
-            self.manifest = parse_manifest(self._read_manifest(), f"{self.name}/{MANIFEST_NAME}")
+            text = self._read_manifest()
+            self.manifest = parse_manifest(text, f"{self.name}/{MANIFEST_NAME}")
+            check_step(self.manifest, self.name)
+            warning = check_signature(self.manifest, text, self.name, keys)
         except BaseException:
             os.close(self._fd)
             raise
+        self.warnings = (warning,) if warning else ()
+        """What whoever uses it should be told."""
 
     def __enter__(self) -> Self:
         return self
@@ -172,27 +198,28 @@ class OpenCheckpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let it go. Files that were opened stay open."""
         os.close(self._fd)
-
-    def entry(self, name: str) -> FileEntry:
-        """What the manifest says of a file.
-
-        Raises: CheckpointError if it says nothing.
-        """
-        for entry in self.manifest.files:
-            if entry.name == name:
-                return entry
-        raise CheckpointError(f"{self.name}/{MANIFEST_NAME}: it lists no {name}")
 
     def source(self, entry: FileEntry) -> str:
         """The name of a file in messages."""
         return f"{self.name}/{entry.name}"
 
-    def open_file(self, entry: FileEntry) -> int:
-        """A descriptor of a regular file that has the size the manifest states.
+    def file(self, entry: FileEntry) -> CheckedFile:
+        """A file, whose bytes are checked as they are read.
 
-        Raises: CheckpointError naming the file.
+        Raises: CheckpointError naming it, if it is not there or has another size than the manifest states.
         """
+        fd = self._open_file(entry)
+        try:
+            return CheckedFile(entry, self.source(entry), MappedBytes(fd, entry.size_bytes))
+        finally:
+            os.close(fd)
+
+    def _open_file(self, entry: FileEntry) -> int:
         fd = _open_regular(entry.name, self.source(entry), folder_fd=self._fd)
         found = os.fstat(fd).st_size
         if found == entry.size_bytes:
@@ -205,16 +232,18 @@ class OpenCheckpoint:
         return _text_of(_open_regular(MANIFEST_NAME, source, folder_fd=self._fd), source)
 
 
-def check_digest(found: str, entry: FileEntry, source: str) -> None:
-    """Refuse contents that are not those that were written.
+class MappedBytes:
+    """See Stored; of a file on disk, which stays open for as long as somebody looks into it."""
 
-    Raises: CheckpointError naming ``source``.
-    """
-    if found != entry.sha256:
-        raise CheckpointError(
-            f"{source}: damaged: sha256 {found[:16]}..., expected {entry.sha256[:16]}...; "
-            "roll back to an older checkpoint, or restore the file"
-        )
+    is_mapped = True
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        # An empty file cannot be mapped.
+        self._contents = memoryview(mmap(fd, size_bytes, access=ACCESS_READ) if size_bytes else b"")
+
+    def read(self, first: int, last: int) -> memoryview:
+        """See Stored."""
+        return self._contents[first:last]
 
 
 def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]], source: str) -> None:
@@ -250,26 +279,15 @@ def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     for entry in opened.manifest.files:
         source = opened.source(entry)
         try:
-            tensors[entry] = _read_tensors(opened, entry)
+            file = opened.file(entry)
+            file.check()
+            tensors[entry] = read_tensors(file, source)
         except CheckpointError as error:
             problems.append(FileProblem(file=source, reason=str(error).removeprefix(f"{source}: ")))
     if not problems:
         check_parts(opened.manifest, {entry.name: found for entry, found in tensors.items()}, opened.name)
         stored_parts(tensors, opened.name)
     return problems
-
-
-def _read_tensors(opened: OpenCheckpoint, entry: FileEntry) -> tuple[TensorEntry, ...]:
-    source = opened.source(entry)
-    fd = opened.open_file(entry)
-    try:
-        if entry.size_bytes == 0:
-            return parse_header(memoryview(b""), source)
-        with mmap(fd, entry.size_bytes, access=ACCESS_READ) as mapped, memoryview(mapped) as contents:
-            check_digest(hashlib.sha256(contents).hexdigest(), entry, source)
-            return parse_header(contents, source)
-    finally:
-        os.close(fd)
 
 
 def _names(root: Path) -> list[str]:

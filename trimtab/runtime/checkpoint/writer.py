@@ -9,8 +9,8 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
 
     {"remove": ["step-10.tmp-7"]}                            leftovers of a writer that is gone
     {"step": 20, "started_ns": 5, "fault": null,             a save
-     "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104}],
-     "manifest": {...}, "prune": [5, 10]}
+     "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104, "head_bytes": 64}],
+     "manifest": {...}, "prune": [5, 10], "key": "9f86…"}
 
     {"step": 20, …, "into": "step-20.tmp-6",                 one rank's part of a save that several write together
      "receipt": "rank-1.json"}
@@ -21,8 +21,10 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
     {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
     {"event": "failed", "step": 20, "reason": "..."}
 
+``key`` is the secret that signs, in hexadecimal, or null. It passes through the pipe and is written nowhere.
+
 Several ranks that write together write into one folder, which the lead has made. Each leaves a receipt when its files are
-durable: their entries in the manifest. The lead waits for all of them, and gives the folder its name. Whoever cannot do
+durable: their entries in the manifest, signed. The lead waits for all of them, and gives the folder its name. Whoever cannot do
 its part, or dies, takes the folder away: so the others notice, without a word between them.
 
 The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
@@ -43,13 +45,13 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES, chunk_ends, digest_of
 from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, take_away, write_all
+from trimtab.runtime.checkpoint.signing import Key, receipt_mark, signed
 from trimtab.runtime.lifeline import die_with_parent
 
 NICENESS = 10
 """The trainer's own threads come first; on an idle core it makes no difference."""
-CHUNK_BYTES = 4_000_000
-"""Hashed while in the cache, and short enough to notice the trainer's death in between."""
 SLOW_CHUNK_S = 0.1
 """The pause after each chunk under the planted fault ``slow``."""
 PATIENCE_S = 300.0
@@ -163,6 +165,7 @@ def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Calla
     """Write, make durable, and only then give the folder its name: one act that either happened or did not."""
     final = folder / f"step-{request['step']}"
     unfinished = folder / request["into"] if "into" in request else _unfinished(final)
+    key = Key(secret=bytes.fromhex(request["key"])) if request["key"] else None
     try:
         if "into" not in request:
             unfinished.mkdir()
@@ -170,12 +173,12 @@ def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Calla
             _write_region(unfinished, file, image, request["fault"], check) for file in request["files"]
         ]
         if "receipt" in request:
-            _leave_receipt(unfinished / request["receipt"], entries, check)
+            _leave_receipt(unfinished / request["receipt"], _receipt(request["step"], entries, key))
             return
         for other in request.get("others", ()):
-            entries += _await(unfinished, other, check)
-        text = json.dumps(request["manifest"] | {"files": entries}, indent=1, allow_nan=False).encode()
-        _write_file(unfinished / "manifest.json", memoryview(text), None, check)
+            entries += _await(unfinished, other, request["step"], key, check)
+        manifest = request["manifest"] | {"files": entries}
+        _write_text(unfinished / "manifest.json", signed(manifest, key) if key else manifest)
         sync_folder(unfinished)
         os.rename(unfinished, final)  # fails if there is a checkpoint of this name: none is ever overwritten
     except BaseException:
@@ -184,14 +187,22 @@ def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Calla
     sync_folder(folder)
 
 
-def _leave_receipt(path: Path, entries: list[dict[str, Any]], check: Callable[[], None]) -> None:
+def _receipt(step: int, entries: list[dict[str, Any]], key: Key | None) -> dict[str, Any]:
+    """What a rank says of its files; nobody can put words into its mouth who has not the key."""
+    said = {"step": step, "files": entries}
+    return said | {"mark": receipt_mark(said, key)} if key else said
+
+
+def _leave_receipt(path: Path, receipt: dict[str, Any]) -> None:
     """Tell the lead that files are durable; it finds all of the receipt or none."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    _write_file(unfinished, memoryview(json.dumps(entries).encode()), None, check)
+    _write_text(unfinished, receipt)
     os.rename(unfinished, path)
 
 
-def _await(folder: Path, other: dict[str, Any], check: Callable[[], None]) -> list[dict[str, Any]]:
+def _await(
+    folder: Path, other: dict[str, Any], step: int, key: Key | None, check: Callable[[], None]
+) -> list[dict[str, Any]]:
     """Wait until another rank has written its files; their entries in the manifest.
 
     Raises: OSError if it has given up, writes nothing any more, or has written something else.
@@ -208,7 +219,10 @@ def _await(folder: Path, other: dict[str, Any], check: Callable[[], None]) -> li
         elif time.monotonic() > deadline_s:
             raise OSError(f"nothing of {other['receipt']} has arrived for {PATIENCE_S:g} s")
         time.sleep(LOOK_S)
-    entries: list[dict[str, Any]] = json.loads(receipt.read_bytes())
+    said = json.loads(receipt.read_bytes())
+    entries: list[dict[str, Any]] = said["files"]
+    if said != _receipt(step, entries, key):
+        raise OSError(f"{other['receipt']} does not bear the run's mark: another program wrote it")
     stated = [{name: entry[name] for name in ("name", "size_bytes")} for entry in entries]
     if stated != other["files"]:
         raise OSError(f"{other['receipt']} speaks of {stated}, expected {other['files']}")
@@ -231,25 +245,25 @@ def _write_region(
     folder: Path, file: dict[str, Any], image: memoryview, fault: str | None, check: Callable[[], None]
 ) -> dict[str, Any]:
     """Write one file out of the staged image; returns its entry in the manifest."""
-    first, size_bytes = file["offset_bytes"], file["size_bytes"]
-    sha256 = _write_file(folder / file["name"], image[first : first + size_bytes], fault, check)
-    return {"name": file["name"], "size_bytes": size_bytes, "sha256": sha256}
-
-
-def _write_file(path: Path, contents: memoryview, fault: str | None, check: Callable[[], None]) -> str:
-    digest = hashlib.sha256()
-    # at least two chunks, so that a fault planted in the middle of a small file has a middle
-    chunk_bytes = min(CHUNK_BYTES, max(1, len(contents) // 2))
-    with path.open("xb", buffering=0) as file:
-        for start in range(0, len(contents), chunk_bytes):
-            chunk = contents[start : start + chunk_bytes]
-            write_all(file.fileno(), chunk)
-            digest.update(chunk)
+    first, size_bytes, head_bytes = file["offset_bytes"], file["size_bytes"], file["head_bytes"]
+    contents = image[first : first + size_bytes]
+    digests = []
+    with (folder / file["name"]).open("xb", buffering=0) as target:
+        for begin, end in chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES):
+            write_all(target.fileno(), contents[begin:end])
+            digests.append(hashlib.sha256(contents[begin:end]).hexdigest())
             check()
             if fault is not None:
-                _strike(fault, file.fileno())
+                _strike(fault, target.fileno())
+        os.fsync(target.fileno())
+    chunks = {"head_bytes": head_bytes, "chunk_bytes": CHUNK_BYTES, "sha256": digests}
+    return {"name": file["name"], "size_bytes": size_bytes, "sha256": digest_of(digests), "chunks": chunks}
+
+
+def _write_text(path: Path, document: dict[str, Any]) -> None:
+    with path.open("xb", buffering=0) as file:
+        write_all(file.fileno(), memoryview(json.dumps(document, indent=1, allow_nan=False).encode()))
         os.fsync(file.fileno())
-    return digest.hexdigest()
 
 
 def _strike(fault: str, fd: int) -> None:
