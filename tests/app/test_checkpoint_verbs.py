@@ -1,8 +1,16 @@
 import json
+from contextlib import closing
 
+import pytest
+import torch
 from safetensors.numpy import load_file
 
 from trimtab.catalog import network
+from trimtab.ledger.manifests import seal
+from trimtab.policy.retention import Retention
+from trimtab.runtime.checkpoint.keyring import open_keyring
+from trimtab.runtime.checkpoint.saver import Saver
+from trimtab.runtime.checkpoint.signing import Key
 
 
 def test_what_is_saved_is_listed(cli, written_run):
@@ -154,3 +162,51 @@ def test_damaged_weights_are_not_exported_as_a_folder(cli, written_run, desk):
     assert answer.code != 0
     assert "model.safetensors: damaged" in answer.err
     assert not (desk / "quick-1-step-2").exists()
+
+
+@pytest.mark.process
+def test_a_signed_and_encrypted_run_is_verified_rewrapped_and_exported(cli, written_run, desk, monkeypatch):
+    """Forged and wrong keys are told apart, the old key opens nothing any more, and no key is ever printed."""
+    old, new = "0a" * 32, "0b" * 32
+    monkeypatch.setenv("PROJECT_KEY", old)
+    (desk / "new.key").write_text(new)
+    job = (desk / "job.yaml").read_text().replace("{every: 2}", "{every: 2, encrypt: 'env:PROJECT_KEY'}")
+    run = written_run(job=job).folder
+    state = {part: {"weight": torch.ones(4, 2)} for part in ("parameters", "exp_avg")}
+    keys = open_keyring(run, sealing=Key(secret=bytes.fromhex(old)))
+    with closing(Saver(run / "checkpoints", state, keys=keys)) as saver:
+        saver.stage(2, state, {}, retention=Retention())
+        saver.drain(60.0)
+    assert cli("checkpoints", "verify", "quick-1").out == "step-2: whole\n"
+    answers = [
+        cli("checkpoints", "rewrap", "quick-1", "--new", "file:new.key", "--json"),
+        cli("checkpoints", "verify", "quick-1"),
+    ]
+    assert answers[0].document["rewrapped"] == {"step-2": 2}
+    assert answers[1].code == 1
+    assert "wrong key: encrypted with key" in answers[1].out
+    monkeypatch.setenv("PROJECT_KEY", new)
+    assert cli("checkpoints", "export", "quick-1", "--json").code == 0
+    assert load_file(desk / "quick-1-step-2.safetensors")["weight"].tolist() == [[1.0, 1.0]] * 4
+    manifest = run / "checkpoints" / "step-2" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(seal(document | {"extra": {"seed": 8}})))
+    answers.append(cli("checkpoints", "verify", "quick-1"))
+    answers.append(cli("checkpoints", "export", "quick-1"))
+    assert [answer.code for answer in answers[2:]] == [1, 1]
+    assert all("forged" in answer.out + answer.err for answer in answers[2:])
+    monkeypatch.delenv("PROJECT_KEY")
+    answers.append(cli("checkpoints", "verify", "quick-1"))
+    assert answers[-1].code == 2
+    assert "the environment has no PROJECT_KEY" in answers[-1].err
+    assert not any(key in answer.out + answer.err for answer in answers for key in (old, new))
+
+
+def test_a_dry_run_shows_no_key(cli, desk, monkeypatch):
+    """S-SEC-04: what would be started is printed, and the ranks are handed the key."""
+    monkeypatch.setenv("PROJECT_KEY", "0c" * 32)
+    cli_answer = cli(
+        "run", "job.yaml", "--dry-run", "--json", "--set", "fault_tolerance.checkpoint.sign=env:PROJECT_KEY"
+    )
+    assert cli_answer.document["environment"]["PROJECT_KEY"] == "<redacted>"
+    assert "0c0c" not in cli_answer.out + cli_answer.err

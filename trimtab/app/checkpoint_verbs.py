@@ -12,12 +12,14 @@ from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import (
     CHECKPOINTS_FOLDER,
     RESOLVED_FILE,
+    at_work,
     find_run,
     working_folder,
 )
 from trimtab.app.run_keys import keys_of
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, step_of
-from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.keyring import Keyring, find_key
+from trimtab.runtime.checkpoint.rewrapping import rewrap
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
     find_checkpoints,
@@ -60,6 +62,35 @@ def verify_saved(text: str, *, is_json: bool) -> int:
     if not names:
         say(f"{folder.name} has no checkpoint")
     return ExitCode.RUN_FAILED if any(problems.values()) else ExitCode.DONE
+
+
+def rewrap_saved(text: str, old: str | None, new: str, *, is_json: bool) -> int:
+    """Have all checkpoints of a run opened by another project key; returns the exit code.
+
+    Args:
+        text: The run that a user means.
+        old: Where the key stands that opens them now, as env:NAME or file:PATH; None: where the job says.
+        new: Where the new one stands.
+        is_json: Whether to print a document.
+
+    Raises: InputError if a key is not there; RunStateError if the run is alive; CheckpointError naming a checkpoint that is
+        not whole, or another key's.
+    """
+    folder = find_run(text)
+    root, base = folder / CHECKPOINTS_FOLDER, Path()
+    keys = keys_of(folder, find_key(old, base) if old else None)
+    if keys is None:
+        raise RunStateError(f"{folder.name} has no key: its checkpoints are of an older release, and plain")
+    with at_work(folder):
+        whole = [found.name for found in find_checkpoints(root) if found.is_complete]
+        changed = {name: rewrap(root / name, keys, find_key(new, base)) for name in whole}
+    if is_json:
+        print_document({"run": folder.name, "rewrapped": changed})
+        return ExitCode.DONE
+    for name, num_files in changed.items():
+        print(f"{name}: {num_files} files")
+    say(f"from now on: trimtab resume {folder.name} --set fault_tolerance.checkpoint.encrypt={new}")
+    return ExitCode.DONE
 
 
 def export_saved(

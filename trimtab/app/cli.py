@@ -440,6 +440,24 @@ def verify(name: RunName, is_json: AsJson = False) -> int:
 
 
 @checkpoints.command()
+def rewrap(
+    name: RunName,
+    new: Annotated[
+        str, typer.Option("--new", metavar="KEY", help="The new project key: env:NAME or file:PATH.")
+    ],
+    old: Annotated[
+        str | None,
+        typer.Option("--old", metavar="KEY", help="The key that opens them now; default: the job's."),
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Have encrypted checkpoints opened by a new key; the files stay as they are."""
+    from trimtab.app.checkpoint_verbs import rewrap_saved
+
+    return rewrap_saved(name, old, new, is_json=is_json)
+
+
+@checkpoints.command()
 def export(
     name: RunName,
     target: Annotated[

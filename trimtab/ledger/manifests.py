@@ -34,6 +34,7 @@ MANIFEST_NAME = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 SIGNATURE_ALGORITHM = "hmac-sha256"
+CIPHER_ALGORITHM = "aes-256-gcm"
 PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
@@ -41,6 +42,7 @@ _SEALED_OTHERWISE = ("files", "digest", "signature")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
+_WRAPPED = re.compile(r"[0-9a-f]{120}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _Value = TypeVar("_Value")
@@ -52,6 +54,7 @@ class CheckpointError(RunError):
     CheckpointError
     ├── UnsupportedFormatError   another major version of the format
     ├── SignatureError           not signed by the run that reads it (``runtime.checkpoint.errors``)
+    ├── EncryptionError          encrypted with a key that is not given (``runtime.checkpoint.errors``)
     └── StateMismatchError       whole, but of another model (``runtime.checkpoint.errors``)
     """
 
@@ -71,15 +74,29 @@ class Chunks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Cipher:
+    """How a file is encrypted."""
+
+    algorithm: str
+    key: str
+    """Name of the project's key."""
+    wrapped: str
+    """The file's own key, encrypted with that, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
     """One file of a checkpoint."""
 
     name: str
     size_bytes: int
+    """As stored."""
     sha256: str
     """In hexadecimal: over the digests of its chunks, or, before format 3, over the whole file."""
     chunks: Chunks | None = None
     """None before format 3."""
+    cipher: Cipher | None = None
+    """None if it is plain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,6 +331,7 @@ def _parse_file(reader: _Reader, *, is_chunked: bool) -> FileEntry:
         sha256=_checked_digest(reader.take("sha256", str), name, reader),
         size_bytes=reader.take_count("size_bytes"),
         chunks=_parse_chunks(name, reader.take_object("chunks")) if is_chunked else None,
+        cipher=_parse_cipher(reader.take_object("cipher")) if reader.has("cipher") else None,
     )
 
 
@@ -326,6 +344,16 @@ def _parse_chunks(name: str, reader: _Reader) -> Chunks:
     if not chunks.chunk_bytes:
         raise reader.error(f"chunks of {name} have no size")
     return chunks
+
+
+def _parse_cipher(reader: _Reader) -> Cipher:
+    algorithm = reader.take("algorithm", str)
+    if algorithm != CIPHER_ALGORITHM:
+        raise reader.error(f"algorithm is {algorithm!r}, expected {CIPHER_ALGORITHM!r}")
+    wrapped = reader.take("wrapped", str)
+    if not _WRAPPED.fullmatch(wrapped):
+        raise reader.error(f"wrapped key is not 120 hexadecimal digits: {wrapped!r}")
+    return Cipher(algorithm=algorithm, key=reader.take("key", str), wrapped=wrapped)
 
 
 def _checked_digest(found: object, name: str, reader: _Reader) -> str:
@@ -357,7 +385,4 @@ def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
 
 
 def _as_document(entry: FileEntry | Part) -> dict[str, Any]:
-    document = asdict(entry)
-    if isinstance(entry, FileEntry) and entry.chunks is None:
-        del document["chunks"]
-    return document
+    return {name: value for name, value in asdict(entry).items() if value is not None}

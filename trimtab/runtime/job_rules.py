@@ -28,8 +28,11 @@ def keyring_of(job: Job, run_folder: Path) -> Keyring:
 
     Raises: InputError if a key that the job names is not there.
     """
-    place = job.fault_tolerance.checkpoint.sign
-    return open_keyring(run_folder, find_key(place, Path()) if place else None)
+    checkpoint = job.fault_tolerance.checkpoint
+    signing, sealing = (
+        find_key(place, Path()) if place else None for place in (checkpoint.sign, checkpoint.encrypt)
+    )
+    return open_keyring(run_folder, signing, sealing)
 
 
 def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str], keys: Keyring) -> KeepingRules:

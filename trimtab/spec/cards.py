@@ -411,13 +411,15 @@ class Checkpoint(Card):
     sign: KeyPlace | None = None
     """Where the key stands that signs checkpoints, 64 hexadecimal digits: env:NAME, a variable of the shell that starts or
     resumes the run, or file:PATH. A constant of the run. Default: a key of the run's own, in its folder."""
+    encrypt: KeyPlace | None = None
+    """Where the project's key stands that encrypts checkpoints with AES-256-GCM: env:NAME or file:PATH, as for `sign`.
+    Default: none, they are written plain."""
 
     @property
     def key_variables(self) -> tuple[str, ...]:
         """Names of the environment variables that hold keys: they are handed on to the ranks, and never shown."""
-        return tuple(
-            place.removeprefix("env:") for place in (self.sign,) if place and place.startswith("env:")
-        )
+        places = (self.sign, self.encrypt)
+        return tuple(place.removeprefix("env:") for place in places if place and place.startswith("env:"))
 
 
 class Detection(Card):

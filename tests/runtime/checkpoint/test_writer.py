@@ -34,6 +34,7 @@ def _save(step, image, *, fault=None, prune=()):
             {"name": "model.safetensors", "offset_bytes": 0, "size_bytes": len(image), "head_bytes": 64}
         ],
         "key": None,
+        "sealing": None,
         "manifest": manifest_document(Manifest(step=step, files=(), parts=(part,))),
         "prune": list(prune),
     }

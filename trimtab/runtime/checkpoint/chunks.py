@@ -24,6 +24,16 @@ def chunk_ends(size_bytes: int, *, head_bytes: int, chunk_bytes: int) -> Iterato
         yield first, last
 
 
+def stored_bytes(size_bytes: int, *, head_bytes: int, tag_bytes: int) -> int:
+    """Bytes of a file on disk, of which every chunk grows by as many when it is encrypted.
+
+    >>> stored_bytes(100, head_bytes=64, tag_bytes=16)
+    132
+    """
+    ends = chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES)
+    return size_bytes + tag_bytes * sum(1 for _ in ends)
+
+
 def digest_of(chunk_digests: Iterable[str]) -> str:
     """The digest of a file, from those of its chunks in order: SHA-256 over their bytes."""
     return hashlib.sha256(b"".join(map(bytes.fromhex, chunk_digests))).hexdigest()

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.ledger.checkpoint_folders import folder_name
-from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError, Manifest
-from trimtab.runtime.checkpoint.errors import SignatureError
+from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError, FileEntry, Manifest
+from trimtab.runtime.checkpoint.cipher import CipherError, about, unwrap
+from trimtab.runtime.checkpoint.errors import EncryptionError, SignatureError
 from trimtab.runtime.checkpoint.signing import KEY_BYTES, Key, fits
 from trimtab.terms import InputError
 
@@ -33,12 +34,14 @@ class Keyring:
     Args:
         run: The run's identity: a checkpoint of another is refused, even under the same key.
         signing: Signs manifests.
+        sealing: The project's key, with which the keys of files are wrapped; None: files are written plain.
         unsigned: SHA-256 of the manifests that were there, unsigned, when the key was made, by folder. No other is believed
             without a signature.
     """
 
     run: str
     signing: Key
+    sealing: Key | None = None
     unsigned: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,16 +66,17 @@ def find_key(place: str, base: Path) -> Key:
         raise InputError(f"cannot read the key {path}: {error.strerror}") from error
 
 
-def open_keyring(run_folder: Path, signing: Key | None = None) -> Keyring:
+def open_keyring(run_folder: Path, signing: Key | None = None, sealing: Key | None = None) -> Keyring:
     """The keys of a run that saves; makes them if it has none. Several processes may call it at once.
 
     Args:
         run_folder: Of the run.
         signing: The key that the job file names; None: the run's own, in its folder.
+        sealing: The project's key, if the run encrypts.
 
     Raises: InputError if the file is there and cannot be understood, or has no key; OSError if it cannot be made.
     """
-    found = read_keyring(run_folder, signing)
+    found = read_keyring(run_folder, signing, sealing)
     if found is not None:
         return found
     document = {
@@ -81,12 +85,12 @@ def open_keyring(run_folder: Path, signing: Key | None = None) -> Keyring:
         "unsigned": _manifests_there(run_folder / _CHECKPOINTS),
     }
     _make(run_folder / KEY_FILE, json.dumps(document, indent=1))
-    found = read_keyring(run_folder, signing)  # which may be another process's
+    found = read_keyring(run_folder, signing, sealing)  # which may be another process's
     assert found is not None
     return found
 
 
-def read_keyring(run_folder: Path, signing: Key | None = None) -> Keyring | None:
+def read_keyring(run_folder: Path, signing: Key | None = None, sealing: Key | None = None) -> Keyring | None:
     """The keys of a run, for those who read; None if it never had any, as runs of older releases.
 
     Raises: InputError if the file cannot be understood, or has no key and none is given.
@@ -107,7 +111,8 @@ def read_keyring(run_folder: Path, signing: Key | None = None) -> Keyring | None
         raise InputError(
             f"{path}: this run signs with a key from elsewhere; name it by fault_tolerance.checkpoint.sign"
         )
-    return Keyring(run=run, signing=signing or parse_key(secret, str(path)), unsigned=unsigned)
+    signing = signing or parse_key(secret, str(path))
+    return Keyring(run=run, signing=signing, sealing=sealing, unsigned=unsigned)
 
 
 def parse_key(text: str, source: str) -> Key:
@@ -168,6 +173,32 @@ def check_signature(manifest: Manifest, text: str, name: str, keys: Keyring | No
     if manifest.run != keys.run:
         raise SignatureError(f"{source}: of another run: {manifest.run}, this one is {keys.run}")
     return None
+
+
+def secret_of(manifest: Manifest, entry: FileEntry, name: str, keys: Keyring | None) -> bytes | None:
+    """The key of a file that is encrypted; None for a plain one.
+
+    Raises: EncryptionError naming the project's key that is missing or wrong.
+    """
+    if entry.cipher is None:
+        return None
+    source = f"{name}/{entry.name}"
+    if keys is None or keys.sealing is None:
+        raise EncryptionError(
+            f"{source}: encrypted with key {entry.cipher.key}, and none is given; "
+            "name it by fault_tolerance.checkpoint.encrypt"
+        )
+    if keys.sealing.id != entry.cipher.key:
+        raise EncryptionError(
+            f"{source}: wrong key: encrypted with key {entry.cipher.key}, the one given is {keys.sealing.id}; "
+            "see fault_tolerance.checkpoint.encrypt"
+        )
+    try:
+        return unwrap(entry.cipher.wrapped, keys.sealing, about(manifest.run, manifest.step, entry.name))
+    except CipherError as error:
+        raise EncryptionError(
+            f"{source}: its key was wrapped for another file, or with another key"
+        ) from error
 
 
 def check_step(manifest: Manifest, name: str) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 from trimtab.ledger.checkpoint_folders import folder_name, writer_of
 from trimtab.ledger.manifests import CheckpointError, Manifest, manifest_document
 from trimtab.policy.retention import Retention, plan_pruning
+from trimtab.runtime.checkpoint.chunks import stored_bytes
+from trimtab.runtime.checkpoint.cipher import TAG_BYTES
 from trimtab.runtime.checkpoint.durable import free_bytes, take_away
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import State
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
-from trimtab.runtime.checkpoint.staging import Layout, StagingBuffer
+from trimtab.runtime.checkpoint.staging import FileImage, Layout, StagingBuffer
 from trimtab.runtime.checkpoint.store import OpenCheckpoint, find_checkpoints
 from trimtab.terms.version import __version__
 
@@ -109,7 +111,7 @@ class Saver:
     def size_bytes(self) -> int:
         """Of all files of a checkpoint, as far as this saver knows: the lead knows all."""
         layouts = (self._staging.layout, *self._others.values())
-        return sum(layout.size_bytes for layout in layouts)
+        return sum(self._stored_bytes(file) for layout in layouts for file in layout.files)
 
     def open(self, step: int) -> str | None:
         """Make the folder into which all write, on the lead; its name, or None and an event."""
@@ -234,6 +236,7 @@ class Saver:
     ) -> dict[str, Any]:
         found: dict[str, Any] = {
             "step": step,
+            "run": self._keys.run if self._keys else "",
             "started_ns": self._started_ns,
             "fault": fault,
             "files": [
@@ -247,6 +250,7 @@ class Saver:
             ],
             "prune": [],
             "key": self._keys.signing.secret.hex() if self._keys else None,
+            "sealing": self._keys.sealing.secret.hex() if self._keys and self._keys.sealing else None,
         }
         if into is not None:
             found["into"] = into
@@ -259,7 +263,9 @@ class Saver:
             "others": [
                 {
                     "receipt": _receipt(rank),
-                    "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in layout.files],
+                    "files": [
+                        {"name": file.name, "size_bytes": self._stored_bytes(file)} for file in layout.files
+                    ],
                 }
                 for rank, layout in self._others.items()
             ],
@@ -275,6 +281,10 @@ class Saver:
             written_by=__version__,
             run=self._keys.run if self._keys else "",
         )
+
+    def _stored_bytes(self, file: FileImage) -> int:
+        tag_bytes = TAG_BYTES if self._keys and self._keys.sealing else 0
+        return stored_bytes(file.size_bytes, head_bytes=len(file.header), tag_bytes=tag_bytes)
 
     def _check_space(self) -> None:
         needed = self.size_bytes + MANIFEST_ROOM_BYTES

@@ -20,11 +20,13 @@ from trimtab.ledger.manifests import (
     UnsupportedFormatError,
     parse_manifest,
 )
-from trimtab.runtime.checkpoint.checked import CheckedFile
+from trimtab.runtime.checkpoint.checked import CheckedFile, File
+from trimtab.runtime.checkpoint.cipher import about, opener
 from trimtab.runtime.checkpoint.durable import sync_folder
-from trimtab.runtime.checkpoint.errors import SignatureError, UnsafePathError
-from trimtab.runtime.checkpoint.keyring import Keyring, check_signature, check_step
+from trimtab.runtime.checkpoint.errors import EncryptionError, SignatureError, UnsafePathError
+from trimtab.runtime.checkpoint.keyring import Keyring, check_signature, check_step, secret_of
 from trimtab.runtime.checkpoint.pieces import stored_parts
+from trimtab.runtime.checkpoint.sealed import SealedFile
 from trimtab.runtime.checkpoint.tensorfile import TensorEntry, read_tensors, split_name
 
 MAX_MANIFEST_BYTES = 256_000_000
@@ -109,7 +111,8 @@ def newest_complete(root: Path, keys: Keyring | None) -> NewestCheckpoint:
         keys: Of the run; None for a run that has none.
 
     Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read, SignatureError if one is
-        not signed by this run: passing over it would silently go back in the run.
+        not signed by this run, EncryptionError if the key is missing: passing over it would silently go back in the
+        run.
     """
     for _ in range(MAX_LOOKS):
         warnings: list[str] = []
@@ -123,7 +126,7 @@ def newest_complete(root: Path, keys: Keyring | None) -> NewestCheckpoint:
                     error = refused
                 if not folder.exists():  # pruned just now: there is a newer one
                     break
-            if isinstance(error, UnsupportedFormatError | SignatureError):
+            if isinstance(error, UnsupportedFormatError | SignatureError | EncryptionError):
                 raise error
             warnings.append(f"passed over {error}")
         else:
@@ -164,11 +167,13 @@ class OpenCheckpoint:
     Args:
         folder: Of the checkpoint.
         keys: Of the run that it must be of; None for a run that has none.
+        is_opened: Whether what is encrypted will be read; False for those who read the manifest alone.
 
-    Raises: CheckpointError naming what is missing or wrong; SignatureError if this run has not signed it.
+    Raises: CheckpointError naming what is missing or wrong; SignatureError if this run has not signed it;
+        EncryptionError if the key that opens it is missing.
     """
 
-    def __init__(self, folder: Path, keys: Keyring | None) -> None:
+    def __init__(self, folder: Path, keys: Keyring | None, *, is_opened: bool = True) -> None:
         self.name = folder.name
         try:
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -186,6 +191,10 @@ class OpenCheckpoint:
             self.manifest = parse_manifest(text, f"{self.name}/{MANIFEST_NAME}")
             check_step(self.manifest, self.name)
             warning = check_signature(self.manifest, text, self.name, keys)
+            self._secrets = {
+                entry.name: secret_of(self.manifest, entry, self.name, keys)
+                for entry in (self.manifest.files if is_opened else ())
+            }
         except BaseException:
             os.close(self._fd)
             raise
@@ -208,16 +217,20 @@ class OpenCheckpoint:
         """The name of a file in messages."""
         return f"{self.name}/{entry.name}"
 
-    def file(self, entry: FileEntry) -> CheckedFile:
-        """A file, whose bytes are checked as they are read.
+    def file(self, entry: FileEntry) -> File:
+        """A file, whose bytes are checked, and decrypted, as they are read.
 
         Raises: CheckpointError naming it, if it is not there or has another size than the manifest states.
         """
         fd = self._open_file(entry)
         try:
-            return CheckedFile(entry, self.source(entry), MappedBytes(fd, entry.size_bytes))
+            stored = CheckedFile(entry, self.source(entry), MappedBytes(fd, entry.size_bytes))
         finally:
             os.close(fd)
+        if (secret := self._secrets[entry.name]) is None:
+            return stored
+        bound = about(self.manifest.run, self.manifest.step, entry.name)
+        return SealedFile(entry, self.source(entry), stored, opener(secret, bound))
 
     def _open_file(self, entry: FileEntry) -> int:
         fd = _open_regular(entry.name, self.source(entry), folder_fd=self._fd)

@@ -10,7 +10,7 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
     {"remove": ["step-10.tmp-7"]}                            leftovers of a writer that is gone
     {"step": 20, "started_ns": 5, "fault": null,             a save
      "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104, "head_bytes": 64}],
-     "manifest": {...}, "prune": [5, 10], "key": "9f86…"}
+     "manifest": {...}, "prune": [5, 10], "key": "9f86…", "sealing": null}
 
     {"step": 20, …, "into": "step-20.tmp-6",                 one rank's part of a save that several write together
      "receipt": "rank-1.json"}
@@ -21,7 +21,8 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
     {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
     {"event": "failed", "step": 20, "reason": "..."}
 
-``key`` is the secret that signs, in hexadecimal, or null. It passes through the pipe and is written nowhere.
+``key`` is the secret that signs, in hexadecimal, or null, ``sealing`` the one that wraps the keys of encrypted files. They
+pass through the pipe and are written nowhere.
 
 Several ranks that write together write into one folder, which the lead has made. Each leaves a receipt when its files are
 durable: their entries in the manifest, signed. The lead waits for all of them, and gives the folder its name. Whoever cannot do
@@ -46,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES, chunk_ends, digest_of
+from trimtab.runtime.checkpoint.cipher import ALGORITHM, TAG_BYTES, about, new_secret, sealer, wrap
 from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, take_away, write_all
 from trimtab.runtime.checkpoint.signing import Key, receipt_mark, signed
 from trimtab.runtime.lifeline import die_with_parent
@@ -169,9 +171,7 @@ def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Calla
     try:
         if "into" not in request:
             unfinished.mkdir()
-        entries = [
-            _write_region(unfinished, file, image, request["fault"], check) for file in request["files"]
-        ]
+        entries = [_write_region(unfinished, file, image, request, check) for file in request["files"]]
         if "receipt" in request:
             _leave_receipt(unfinished / request["receipt"], _receipt(request["step"], entries, key))
             return
@@ -242,22 +242,40 @@ def _unfinished(folder: Path) -> Path:
 
 
 def _write_region(
-    folder: Path, file: dict[str, Any], image: memoryview, fault: str | None, check: Callable[[], None]
+    folder: Path, file: dict[str, Any], image: memoryview, request: dict[str, Any], check: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write one file out of the staged image; returns its entry in the manifest."""
+    """Write one file out of the staged image, encrypted if there is a key for it; returns its entry in the manifest."""
     first, size_bytes, head_bytes = file["offset_bytes"], file["size_bytes"], file["head_bytes"]
     contents = image[first : first + size_bytes]
-    digests = []
+    seal, cipher = _sealing(request, file["name"])
+    digests, stored_bytes = [], 0
     with (folder / file["name"]).open("xb", buffering=0) as target:
-        for begin, end in chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES):
-            write_all(target.fileno(), contents[begin:end])
-            digests.append(hashlib.sha256(contents[begin:end]).hexdigest())
+        ends = list(chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES))
+        for number, (begin, end) in enumerate(ends):
+            chunk = seal(number, end == size_bytes, contents[begin:end])
+            write_all(target.fileno(), memoryview(chunk))
+            digests.append(hashlib.sha256(chunk).hexdigest())
+            stored_bytes += len(chunk)
             check()
-            if fault is not None:
-                _strike(fault, target.fileno())
+            if request["fault"] is not None:
+                _strike(request["fault"], target.fileno())
         os.fsync(target.fileno())
-    chunks = {"head_bytes": head_bytes, "chunk_bytes": CHUNK_BYTES, "sha256": digests}
-    return {"name": file["name"], "size_bytes": size_bytes, "sha256": digest_of(digests), "chunks": chunks}
+    tag_bytes = TAG_BYTES if cipher else 0
+    chunks = {"head_bytes": head_bytes + tag_bytes, "chunk_bytes": CHUNK_BYTES + tag_bytes, "sha256": digests}
+    entry = {"name": file["name"], "size_bytes": stored_bytes, "sha256": digest_of(digests), "chunks": chunks}
+    return entry | cipher
+
+
+def _sealing(
+    request: dict[str, Any], name: str
+) -> tuple[Callable[[int, bool, memoryview], bytes | memoryview], dict[str, Any]]:
+    """What a file's chunks become, and how its entry in the manifest tells."""
+    if request["sealing"] is None:
+        return lambda number, is_last, plain: plain, {}
+    key, secret = Key(secret=bytes.fromhex(request["sealing"])), new_secret()
+    bound = about(request["run"], request["step"], name)
+    wrapped = {"algorithm": ALGORITHM, "key": key.id, "wrapped": wrap(secret, key, bound)}
+    return sealer(secret, bound), {"cipher": wrapped}
 
 
 def _write_text(path: Path, document: dict[str, Any]) -> None:
