@@ -1,8 +1,11 @@
 import json
+import pickle
+import warnings
 from contextlib import closing
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file
 
 from trimtab.catalog import network
@@ -210,3 +213,20 @@ def test_a_dry_run_shows_no_key(cli, desk, monkeypatch):
     )
     assert cli_answer.document["environment"]["PROJECT_KEY"] == "<redacted>"
     assert "0c0c" not in cli_answer.out + cli_answer.err
+
+
+def test_a_checkpoint_of_torch_comes_in(cli, desk):
+    """A folder that training begins with, or a message and exit code 2."""
+    source = network("gpt-3m", layers=2)
+    state = {tensor.name: torch.full(tensor.shape, 0.5) for tensor in source.tensors()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no process group is there
+        dcp.save(state, checkpoint_id=desk / "saved", no_dist=True)
+    answer = cli("checkpoints", "import", "saved", "job.yaml", "--to", "mine", "--json")
+    assert (answer.code, answer.document["files"]) == (0, ["config.json", "model.safetensors"])
+    assert (load_file(desk / "mine" / "model.safetensors")["transformer.ln_f.weight"] == 0.5).all()
+    (desk / "saved" / ".metadata").write_bytes(pickle.dumps(print))
+    answer = cli("checkpoints", "import", "saved", "job.yaml", "--to", "again")
+    assert answer.code == 2
+    assert "its pickle names builtins.print" in answer.err
+    assert not (desk / "again").exists()

@@ -128,6 +128,36 @@ def export_saved(
     return ExitCode.DONE
 
 
+def import_saved(folder: Path, path: str, target: Path, dtype: WeightType | None, *, is_json: bool) -> int:
+    """Make a Hugging Face folder of another system's checkpoint; returns the exit code.
+
+    Args:
+        folder: A torch distributed checkpoint, of torch itself or of Megatron-LM.
+        path: Of a job whose network it holds.
+        target: The folder to make.
+        dtype: Of the weights in it; None: fp32.
+        is_json: Whether to print a document.
+
+    Raises: InputError if the model is a class of the user's own, or the target cannot be written; ForeignError for what
+        does not fit, is damaged, or means harm.
+    """
+    from trimtab.plan import network_of
+    from trimtab.runtime.foreign.importing import (
+        import_checkpoint,  # with torch, which the other verbs need not wait for
+    )
+
+    network = network_of(read_job(path).job)
+    if network is None:
+        raise InputError(f"{path} trains a class of your own; name a job whose network the checkpoint holds")
+    with _writing(target):
+        files = import_checkpoint(folder, network, target, dtype=dtype or WeightType.FP32)
+    if is_json:
+        print_document({"folder": str(target), "files": [file.name for file in files]})
+    else:
+        print(f"{folder} -> {target}; training begins with it by model: {{folder: {target}}}")
+    return ExitCode.DONE
+
+
 def _write_file(checkpoint: Path, target: Path, keys: Keyring | None) -> None:
     from trimtab.runtime.checkpoint.exporting import (
         export_model,  # with numpy, which the other verbs need not wait for

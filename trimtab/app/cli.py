@@ -457,6 +457,24 @@ def rewrap(
     return rewrap_saved(name, old, new, is_json=is_json)
 
 
+@checkpoints.command("import")
+def import_checkpoint(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A torch distributed checkpoint, also of Megatron-LM.")
+    ],
+    job: JobFile,
+    target: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder to write.")],
+    dtype: Annotated[
+        WeightType | None, typer.Option("--dtype", help="Type of the weights in it; default: fp32.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Make a Hugging Face folder of another system's checkpoint, to begin a training with."""
+    from trimtab.app.checkpoint_verbs import import_saved
+
+    return import_saved(folder, job, target, dtype, is_json=is_json)
+
+
 @checkpoints.command()
 def export(
     name: RunName,
