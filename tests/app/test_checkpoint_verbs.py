@@ -230,3 +230,26 @@ def test_a_checkpoint_of_torch_comes_in(cli, desk):
     assert answer.code == 2
     assert "its pickle names builtins.print" in answer.err
     assert not (desk / "again").exists()
+
+
+def test_what_is_pinned_and_what_is_suspect_is_listed(cli, written_run):
+    """Whoever looks for a good one sees which it is; marks can be taken back."""
+    written_run().checkpoint(2).checkpoint(4)
+    assert cli("checkpoints", "pin", "quick-1", "2").out == "step-2 of quick-1 stays\n"
+    assert cli("checkpoints", "mark", "quick-1", "4", "--suspect", "loss spike").code == 0
+    rows = cli("checkpoints", "ls", "quick-1", "--json").document["checkpoints"]
+    assert [(row["is_pinned"], row["suspect"]) for row in rows] == [(True, None), (False, "loss spike")]
+    assert "complete, suspect: loss spike" in cli("checkpoints", "ls", "quick-1").out
+    assert cli("checkpoints", "export", "quick-1", "--json").document["checkpoint"] == "step-2"
+    answer = cli("checkpoints", "mark", "quick-1", "4", "--clean", "--json")
+    assert answer.document == {"run": "quick-1", "pinned": [2], "suspect": {}}
+    assert cli("checkpoints", "pin", "quick-1", "2", "--remove", "--json").document["pinned"] == []
+
+
+def test_marks_of_nothing_are_errors(cli, written_run):
+    """A pin with a wrong step would keep nothing, and nobody would know."""
+    written_run().checkpoint(2)
+    assert cli("checkpoints", "pin", "quick-1", "3").code == 2
+    assert "no checkpoint of step 3" in cli("checkpoints", "pin", "quick-1", "3").err
+    assert cli("checkpoints", "mark", "quick-1", "2").code == 2
+    assert cli("checkpoints", "mark", "quick-1", "2", "--clean", "--suspect", "x").code == 2

@@ -19,6 +19,7 @@ from trimtab.app.run_folders import (
 from trimtab.app.run_keys import keys_of
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.keyring import Keyring, find_key
+from trimtab.runtime.checkpoint.marks import Marks, read_marks
 from trimtab.runtime.checkpoint.rewrapping import rewrap
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
@@ -32,7 +33,11 @@ from trimtab.terms import ExitCode, InputError, WeightType, format_bytes
 def list_saved(text: str, *, is_json: bool) -> int:
     """Print the checkpoints of a run, oldest first, unfinished and torn ones with their reason."""
     folder = find_run(text)
-    rows = [_row(found) for found in find_checkpoints(folder / CHECKPOINTS_FOLDER)]
+    try:
+        marks = read_marks(folder)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    rows = [_row(found, marks) for found in find_checkpoints(folder / CHECKPOINTS_FOLDER)]
     if is_json:
         print_document({"run": folder.name, "checkpoints": rows})
         return ExitCode.DONE
@@ -182,7 +187,7 @@ def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: Weight
 def _newest(text: str) -> tuple[Path, Path]:
     """The run that a user means and its newest whole checkpoint."""
     run = find_run(text)
-    newest = newest_complete(run / CHECKPOINTS_FOLDER, keys_of(run))
+    newest = newest_complete(run / CHECKPOINTS_FOLDER, keys_of(run), read_marks(run).suspect)
     for warning in newest.warnings:
         say(f"warning: {warning}")
     if newest.folder is None:
@@ -212,16 +217,21 @@ def _verified_document(run: str, problems: Mapping[str, Sequence[FileProblem]]) 
     return {"run": run, "checkpoints": rows}
 
 
-def _row(found: FoundCheckpoint) -> dict[str, Any]:
+def _row(found: FoundCheckpoint, marks: Marks) -> dict[str, Any]:
     return {
         "name": found.name,
         "step": found.step,
         "size_bytes": found.manifest.size_bytes if found.manifest else None,
         "is_complete": found.is_complete,
         "error": str(found.error) if found.error else None,
+        "is_pinned": found.is_complete and found.step in marks.pinned,
+        "suspect": marks.suspect.get(found.step) if found.is_complete else None,
     }
 
 
 def _line(row: Mapping[str, Any]) -> str:
     size = format_bytes(row["size_bytes"]) if row["size_bytes"] is not None else "-"
-    return f"{row['name']:24}{size:>10}  {'complete' if row['is_complete'] else row['error']}"
+    state = "complete" if row["is_complete"] else row["error"]
+    pinned = ", pinned" if row["is_pinned"] else ""
+    suspect = f", suspect: {row['suspect']}" if row["suspect"] else ""
+    return f"{row['name']:24}{size:>10}  {state}{pinned}{suspect}"

@@ -440,6 +440,35 @@ def verify(name: RunName, is_json: AsJson = False) -> int:
 
 
 @checkpoints.command()
+def pin(
+    name: RunName,
+    step: Annotated[int, typer.Argument(metavar="STEP", help="The step of the checkpoint.")],
+    is_removed: Annotated[bool, typer.Option("--remove", help="Pin it no more.")] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Keep a checkpoint whatever else is removed."""
+    from trimtab.app.checkpoint_marks import pin_saved
+
+    return pin_saved(name, step, is_removed=is_removed, is_json=is_json)
+
+
+@checkpoints.command()
+def mark(
+    name: RunName,
+    step: Annotated[int, typer.Argument(metavar="STEP", help="The step of the checkpoint.")],
+    reason: Annotated[
+        str | None, typer.Option("--suspect", metavar="REASON", help="Why its state may be spoilt.")
+    ] = None,
+    is_clean: Annotated[bool, typer.Option("--clean", help="Take the mark back.")] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Mark a checkpoint as suspect: a resume passes over it as long as there is another."""
+    from trimtab.app.checkpoint_marks import mark_saved
+
+    return mark_saved(name, step, reason=reason, is_clean=is_clean, is_json=is_json)
+
+
+@checkpoints.command()
 def rewrap(
     name: RunName,
     new: Annotated[

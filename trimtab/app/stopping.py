@@ -19,8 +19,9 @@ from trimtab.app.run_folders import (
     lock_owner,
     next_attempt,
 )
+from trimtab.app.run_keys import keys_of
 from trimtab.ledger import EventKind, encode_event
-from trimtab.runtime.checkpoint.store import find_checkpoints, set_aside
+from trimtab.runtime.checkpoint.store import find_checkpoints, set_aside, verify_checkpoint
 from trimtab.terms import ExitCode
 
 _AFTER_GRACE_S = 15.0
@@ -53,7 +54,7 @@ def stop_run(text: str, *, is_json: bool) -> int:
 def roll_back(text: str, step: int, *, is_json: bool) -> int:
     """Make a run continue from the checkpoint of ``step``: newer ones are renamed, none is deleted.
 
-    Raises: RunStateError if the run is alive, or has no whole checkpoint of that step.
+    Raises: RunStateError if the run is alive, or has no whole checkpoint of that step, every byte read.
     """
     folder = find_run(text)
     root = folder / CHECKPOINTS_FOLDER
@@ -63,6 +64,9 @@ def roll_back(text: str, step: int, *, is_json: bool) -> int:
         if step not in complete:
             listed = ", ".join(map(str, complete)) or "none"
             raise RunStateError(f"{folder.name} has no whole checkpoint of step {step}; whole ones: {listed}")
+        if problems := verify_checkpoint(root / f"step-{step}", keys_of(folder)):
+            listed = "\n".join(f"  {problem}" for problem in problems)
+            raise RunStateError(f"the checkpoint of step {step} is not whole; nothing was changed:\n{listed}")
         newer = [checkpoint.step for checkpoint in found if checkpoint.step > step]
         moved = [set_aside(root, number).name for number in newer if (root / f"step-{number}").exists()]
         _write_rollback(folder, step)

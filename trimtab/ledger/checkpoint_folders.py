@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError, Manifest, parse_manifest
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:\.gone)?")
+_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:-([0-9a-f]{8}))?(?:\.gone)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +47,25 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def writer_of(name: str) -> int | None:
-    """The process that left a save or a removal unfinished under this name, or None for any other name.
+def unfinished_name(step: int, pid: int, space: str) -> str:
+    """The name of what a process has not finished.
 
-    >>> writer_of("step-20.tmp-77"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
-    (77, 77, None)
+    Args:
+        step: Of the checkpoint.
+        pid: Of the process.
+        space: Where that number means this process: a machine, or a container of it, in eight hexadecimal digits.
+    """
+    return f"{folder_name(step)}.tmp-{pid}-{space}"
+
+
+def writer_of(name: str) -> tuple[int, str] | None:
+    """The process that left a save or a removal unfinished under this name, and where; None for any other name.
+
+    >>> writer_of("step-20.tmp-77-0a1b2c3d"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
+    ((77, '0a1b2c3d'), (77, ''), None)
     """
     match = _UNFINISHED_FOLDER.fullmatch(name)
-    return int(match[2]) if match else None
+    return (int(match[2]), match[3] or "") if match else None
 
 
 def list_checkpoints(

@@ -49,6 +49,7 @@ def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str], ke
         every=checkpoint.every,
         keep=checkpoint.keep,
         keeps_best=keeps_best,
+        keep_every=checkpoint.keep_every,
         batch=job.train.batch,
         seed=job.train.seed,
         identity=dict(identity),

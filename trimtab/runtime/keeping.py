@@ -7,18 +7,19 @@ disk.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from trimtab.ledger.checkpoint_folders import folder_name
+from trimtab.ledger.checkpoint_folders import folder_name, unfinished_name, writer_of
 from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
+from trimtab.runtime.checkpoint.marks import read_marks
 from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.errors import RankError
@@ -46,6 +47,7 @@ class KeepingRules:
     Args:
         every: Steps between two saves, ``adaptive`` or ``off``.
         keep: Newest checkpoints that stay.
+        keep_every: Those of steps that it divides stay for good.
         identity: What a checkpoint must have in common with the run that loads it.
         keys: What checkpoints are signed with.
     """
@@ -53,6 +55,7 @@ class KeepingRules:
     every: int | Literal["adaptive", "off"]
     keep: int
     keeps_best: bool
+    keep_every: int | None
     batch: int
     seed: int
     keys: Keyring
@@ -99,7 +102,7 @@ class Keeper:
         """
         folder: Path | None = None if step is None else self._folder / folder_name(step)
         if step is None:
-            newest = newest_complete(self._folder, self._rules.keys)
+            newest = newest_complete(self._folder, self._rules.keys, self._suspect())
             folder = newest.folder
             for warning in newest.warnings:
                 self._tell("warning", {"text": warning})
@@ -219,22 +222,39 @@ class Keeper:
             finished,
             self._state.saved(),
             self._extra(finished),
-            retention=Retention(newest=self._rules.keep, best=best),
+            retention=self._retention(best, saver.complete),
             finite=is_finite,
             fault=self._fault(finished),
             into=into,
         )
+
+    def _retention(self, best: int | None, complete: frozenset[int]) -> Retention:
+        """What stays after the next save; all of it, while nobody can tell what is pinned."""
+        rule = Retention(newest=self._rules.keep, every=self._rules.keep_every, best=best)
+        try:
+            marks = read_marks(self._folder.parent)
+        except (OSError, ValueError) as error:
+            self._tell("warning", {"text": f"no checkpoint is removed: {error}"})
+            return replace(rule, pinned=complete)
+        return replace(rule, pinned=marks.pinned, suspect=frozenset(marks.suspect))
+
+    def _suspect(self) -> Mapping[int, str]:
+        try:
+            return read_marks(self._folder.parent).suspect
+        except (OSError, ValueError) as error:
+            self._tell("warning", {"text": f"no checkpoint is passed over as suspect: {error}"})
+            return {}
 
     def _opened(self, finished: int, is_finite: bool) -> str | None:
         """All agree that they can save, and on the folder that the lead has made; None if somebody cannot."""
         assert self._group is not None, "saves happen inside an epoch"
         own = self._own_saver() if self._group.rank in self._saved_by else None
         name = own.open(finished) if own is not None and self._is_lead else None
-        writer = int(name.rpartition("-")[2]) if name else 0
+        pid, space = (writer_of(name) or (0, "0")) if name else (0, "0")
         is_busy = own is not None and own.saving is not None
-        word = torch.tensor([writer, not is_finite, is_busy], dtype=torch.int64)
+        word = torch.tensor([pid, int(space, 16), not is_finite, is_busy], dtype=torch.int64)
         self._group.all_reduce(word, operation="max")
-        opened_by, somewhere_bad, somewhere_busy = word.tolist()
+        opened_by, opened_in, somewhere_bad, somewhere_busy = word.tolist()
         if not opened_by:
             return None
         if somewhere_bad or somewhere_busy:
@@ -244,7 +264,7 @@ class Keeper:
                 )
                 own.give_up(finished, name, f"a rank {reason}")
             return None
-        return f"{folder_name(finished)}.tmp-{opened_by}"
+        return unfinished_name(finished, opened_by, f"{opened_in:08x}")
 
     @property
     def _is_in_company(self) -> bool:

@@ -408,6 +408,8 @@ class Checkpoint(Card):
     """Newest checkpoints kept. Default: 3."""
     keep_best: bool = False
     """Keep the one with the lowest evaluation loss as well. Default: false."""
+    keep_every: PositiveInt | None = None
+    """Checkpoints of steps that it divides are kept for good. Default: none are."""
     sign: KeyPlace | None = None
     """Where the key stands that signs checkpoints, 64 hexadecimal digits: env:NAME, a variable of the shell that starts or
     resumes the run, or file:PATH. A constant of the run. Default: a key of the run's own, in its folder."""

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 
 from trimtab.policy.retention import Retention
 from trimtab.runtime.checkpoint.events import Failed, Kept, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.saver import MAX_EXTRA_BYTES, Fault, Saver
+from trimtab.runtime.checkpoint.marks import change_marks
+from trimtab.runtime.checkpoint.saver import FORSAKEN_S, MAX_EXTRA_BYTES, Fault, Saver
 from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
     find_checkpoints,
@@ -253,6 +255,36 @@ def test_remains_of_dead_writers_are_removed_at_the_start(kit, tmp_path):
     with closing(Saver(tmp_path, kit.state())) as saver:
         _save(saver, 40, kit.state())
     assert os.listdir(tmp_path) == ["step-40"]
+
+
+def test_what_another_machine_writes_is_removed_only_when_nobody_can_be_at_work_in_it(kit, tmp_path):
+    """S-CKP-11: on shared storage the number of another host's writer means nothing here."""
+    old = time.time() - FORSAKEN_S - 60
+    for name, is_old in (("step-10.tmp-7-00000000", True), ("step-20.tmp-7-00000000", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+        for path in (tmp_path / name / "model.safetensors", tmp_path / name) if is_old else ():
+            os.utime(path, (old, old))
+    with closing(Saver(tmp_path, kit.state())) as saver:
+        _save(saver, 40, kit.state())
+        assert sorted(os.listdir(tmp_path)) == ["step-20.tmp-7-00000000", "step-40"]
+        for path in (*(tmp_path / "step-20.tmp-7-00000000").iterdir(), tmp_path / "step-20.tmp-7-00000000"):
+            os.utime(path, (old, old))
+        _save(saver, 50, kit.state())  # looked for again at every save, not at the start alone
+    assert _steps(tmp_path) == [40, 50]
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_checkpoint_that_is_pinned_in_the_last_moment_stays(kit, tmp_path):
+    """Somebody saw a good one and pinned it, while the save that takes it away was already under way."""
+    root = tmp_path / "checkpoints"
+    with closing(Saver(root, kit.state())) as saver:
+        _save(saver, 10, kit.state(), retention=Retention(newest=1))
+        saver.stage(20, kit.state(), {}, retention=Retention(newest=1), fault=Fault.SLOW)
+        change_marks(tmp_path, lambda marks: replace(marks, pinned=frozenset({10})))
+        events = saver.drain(DEADLINE_S)
+        assert Kept(step=10, reason="it was pinned just now") in events
+    assert _steps(root) == [10, 20]
 
 
 def test_save_of_a_living_writer_is_not_touched(kit, saver, tmp_path):

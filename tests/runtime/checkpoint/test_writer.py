@@ -10,6 +10,7 @@ import pytest
 
 from trimtab.ledger.manifests import Manifest, Part, manifest_document
 from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES
+from trimtab.runtime.checkpoint.durable import process_space
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess
 from trimtab.runtime.checkpoint.store import find_checkpoints, newest_complete
 from trimtab.runtime.checkpoint.tensorfile import header_of
@@ -136,7 +137,7 @@ def _slow_save(start, tmp_path):
     image = _image(2 * CHUNK_BYTES)
     writer = start(image)
     writer.send(_save(20, image, fault="slow"))
-    _until(lambda: (tmp_path / f"step-20.tmp-{writer.pid}" / "model.safetensors").exists())
+    _until(lambda: (tmp_path / f"step-20.tmp-{writer.pid}-{process_space()}" / "model.safetensors").exists())
     return writer
 
 
@@ -193,7 +194,7 @@ def test_writer_dies_with_a_killed_trainer_whose_children_live(tmp_path):
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True) as trainer:
         pid = int(trainer.stdout.readline().split()[0])
         try:
-            _until(lambda: (folder / f"step-20.tmp-{pid}" / "model.safetensors").exists())
+            _until(lambda: (folder / f"step-20.tmp-{pid}-{process_space()}" / "model.safetensors").exists())
             trainer.kill()
             _until(lambda: not os.path.exists(f"/proc/{pid}/fd/0"))  # one that nobody has reaped has none
             assert os.listdir(folder) == []

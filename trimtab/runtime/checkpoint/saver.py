@@ -10,12 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trimtab.ledger.checkpoint_folders import folder_name, writer_of
+from trimtab.ledger.checkpoint_folders import folder_name, unfinished_name, writer_of
 from trimtab.ledger.manifests import CheckpointError, Manifest, manifest_document
 from trimtab.policy.retention import Retention, plan_pruning
 from trimtab.runtime.checkpoint.chunks import stored_bytes
 from trimtab.runtime.checkpoint.cipher import TAG_BYTES
-from trimtab.runtime.checkpoint.durable import free_bytes, take_away
+from trimtab.runtime.checkpoint.durable import free_bytes, process_space, take_away
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import State
@@ -26,6 +26,8 @@ from trimtab.terms.version import __version__
 
 MAX_EXTRA_BYTES = 60_000
 """A request must fit into a pipe that nobody reads yet (64 KiB on Linux), or staging would wait."""
+FORSAKEN_S = 3600.0
+"""Without a byte, after which an unfinished save of another machine is given up: its writers wait five minutes at most."""
 MANIFEST_ROOM_BYTES = 1_000_000
 """Free space asked for beyond the tensors: manifest, folder and the file system's own."""
 
@@ -125,7 +127,7 @@ class Saver:
                 self._start_writer()
             if self._writer is None:
                 raise OSError("there is no checkpoint writer")
-            name = f"{folder_name(step)}.tmp-{self._writer.pid}"
+            name = unfinished_name(step, self._writer.pid, process_space())
             (self._folder / name).mkdir()
         except OSError as error:
             self._events.append(Failed(step=step, reason=str(error)))
@@ -259,6 +261,7 @@ class Saver:
             return found | {"receipt": _receipt(self._company.rank)}
         return found | {
             "manifest": manifest_document(self._manifest(step, extra)),
+            "remove": _abandoned(self._folder, None),
             "prune": plan_pruning(self._complete | {step}, retention).remove,
             "others": [
                 {
@@ -400,14 +403,35 @@ def _is_own(folder: Path, keys: Keyring | None) -> bool:
     return True
 
 
-def _abandoned(folder: Path, writer: WriterProcess) -> list[str]:
-    """Unfinished folders that no writer on this machine is at work on; the one just started is not yet.
+def _abandoned(folder: Path, started: WriterProcess | None) -> list[str]:
+    """Unfinished folders whose writers are provably gone.
 
-    Process numbers come again, in containers even the same ones at every start: that a process lives is not
-    enough.
+    Process numbers come again, in containers even the same ones at every start: that a process lives is not enough. And
+    what is no process here may be one on another machine, of a run that goes on there: only when nothing has been written
+    for ``FORSAKEN_S``, beyond the patience of every writer, is it nobody's.
+
+    Args:
+        folder: Of the run's checkpoints.
+        started: A writer that was started just now, which has not begun anything.
     """
-    return [
-        name
-        for name in os.listdir(folder)
-        if (pid := writer_of(name)) is not None and (pid == writer.pid or not is_writer(pid))
-    ]
+    space = process_space()
+    found = []
+    for name in os.listdir(folder):
+        if (writer := writer_of(name)) is None:
+            continue
+        pid, where = writer
+        if where not in ("", space):
+            is_gone = _is_forsaken(folder / name)
+        else:
+            is_gone = (started is not None and pid == started.pid) or not is_writer(pid)
+        if is_gone:
+            found.append(name)
+    return found
+
+
+def _is_forsaken(unfinished: Path) -> bool:
+    try:
+        times = [path.stat().st_mtime for path in (unfinished, *unfinished.iterdir())]
+    except OSError:  # somebody is at work in it, or it has gone
+        return False
+    return max(times) < time.time() - FORSAKEN_S

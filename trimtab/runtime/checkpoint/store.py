@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, folder_name, list_checkpoints
@@ -103,12 +103,15 @@ def look_until_still(
     return found
 
 
-def newest_complete(root: Path, keys: Keyring | None) -> NewestCheckpoint:
+def newest_complete(
+    root: Path, keys: Keyring | None, suspect: Mapping[int, str] = MappingProxyType({})
+) -> NewestCheckpoint:
     """The newest checkpoint of which every file is there with its size; ``load`` checks the contents.
 
     Args:
         root: The folder ``checkpoints``.
         keys: Of the run; None for a run that has none.
+        suspect: Steps that are passed over as long as there is another, and why.
 
     Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read, SignatureError if one is
         not signed by this run, EncryptionError if the key is missing: passing over it would silently go back in the
@@ -116,8 +119,13 @@ def newest_complete(root: Path, keys: Keyring | None) -> NewestCheckpoint:
     """
     for _ in range(MAX_LOOKS):
         warnings: list[str] = []
-        for found in reversed(find_checkpoints(root)):
+        there = find_checkpoints(root)
+        trusted = {found.step for found in there if found.is_complete} - suspect.keys()
+        for found in reversed(there):
             folder, error = root / found.name, found.error
+            if error is None and found.step in suspect and trusted:
+                warnings.append(f"passed over {found.name}: it is suspect: {suspect[found.step]}")
+                continue
             if error is None:
                 try:
                     OpenCheckpoint(folder, keys).close()

@@ -48,7 +48,8 @@ from typing import Any
 
 from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES, chunk_ends, digest_of
 from trimtab.runtime.checkpoint.cipher import ALGORITHM, TAG_BYTES, about, new_secret, sealer, wrap
-from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, take_away, write_all
+from trimtab.runtime.checkpoint.durable import free_bytes, process_space, sync_folder, take_away, write_all
+from trimtab.runtime.checkpoint.marks import read_marks
 from trimtab.runtime.checkpoint.signing import Key, receipt_mark, signed
 from trimtab.runtime.lifeline import die_with_parent
 
@@ -238,7 +239,7 @@ def _size_of(path: Path) -> int:
 
 
 def _unfinished(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    return folder.with_name(f"{folder.name}.tmp-{os.getpid()}-{process_space()}")
 
 
 def _write_region(
@@ -302,20 +303,23 @@ def _prune(steps: list[int], folder: Path) -> tuple[list[int], list[tuple[int, s
     kept = []
     for step in steps:
         try:
-            _remove(folder / f"step-{step}")
+            _remove(folder / f"step-{step}", step)
         except FileNotFoundError:
             pruned.append(step)  # somebody else removed it
         except BlockingIOError:
             kept.append((step, "it is being read"))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             kept.append((step, str(error)))
         else:
             pruned.append(step)
     return pruned, kept
 
 
-def _remove(checkpoint: Path) -> None:
-    """Take away the name first: a removal that is cut short must not leave a torn checkpoint."""
+def _remove(checkpoint: Path, step: int) -> None:
+    """Take away the name first: a removal that is cut short must not leave a torn checkpoint.
+
+    Who pins one holds the lock for readers meanwhile, so that it is looked for in time.
+    """
     doomed = _unfinished(checkpoint)
     fd = os.open(checkpoint, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -325,6 +329,8 @@ def _remove(checkpoint: Path) -> None:
             raise
         except OSError:
             pass  # some network storage has no flock
+        if step in read_marks(checkpoint.parents[1]).pinned:
+            raise OSError("it was pinned just now")
         os.rename(checkpoint, doomed)
         try:
             shutil.rmtree(doomed)
