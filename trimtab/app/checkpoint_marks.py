@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from trimtab.app.errors import RunStateError
 from trimtab.app.output import print_document
-from trimtab.app.run_folders import CHECKPOINTS_FOLDER, find_run
+from trimtab.app.run_folders import find_run
 from trimtab.app.run_keys import keys_of
+from trimtab.app.saved_places import saved_place
 from trimtab.ledger.checkpoint_folders import folder_name
 from trimtab.runtime.checkpoint.marks import Marks, change_marks
-from trimtab.runtime.checkpoint.store import OpenCheckpoint
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.terms import ExitCode, InputError
 
 
@@ -44,8 +45,8 @@ def mark_saved(text: str, step: int, *, reason: str | None, is_clean: bool, is_j
 
 def _change(text: str, step: int, change: Callable[[Marks], Marks], said: str, *, is_json: bool) -> int:
     run = find_run(text)
-    folder = run / CHECKPOINTS_FOLDER / folder_name(step)
-    if not folder.is_dir():
+    folder = saved_place(run) / folder_name(step)
+    if not folder.exists():
         raise RunStateError(f"{run.name} has no checkpoint of step {step}")
     try:
         with OpenCheckpoint(folder, keys_of(run), is_opened=False):  # so that nobody prunes it just now

@@ -10,16 +10,17 @@ from trimtab.app.export_formats import ExportFormat
 from trimtab.app.job_reading import read_job
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import (
-    CHECKPOINTS_FOLDER,
     RESOLVED_FILE,
     at_work,
     find_run,
     working_folder,
 )
 from trimtab.app.run_keys import keys_of
+from trimtab.app.saved_places import saved_place
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, step_of
 from trimtab.runtime.checkpoint.keyring import Keyring, find_key
 from trimtab.runtime.checkpoint.marks import Marks, read_marks
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.rewrapping import rewrap
 from trimtab.runtime.checkpoint.store import (
     FileProblem,
@@ -37,7 +38,7 @@ def list_saved(text: str, *, is_json: bool) -> int:
         marks = read_marks(folder)
     except ValueError as error:
         raise InputError(str(error)) from error
-    rows = [_row(found, marks) for found in find_checkpoints(folder / CHECKPOINTS_FOLDER)]
+    rows = [_row(found, marks) for found in find_checkpoints(saved_place(folder))]
     if is_json:
         print_document({"run": folder.name, "checkpoints": rows})
         return ExitCode.DONE
@@ -54,7 +55,7 @@ def verify_saved(text: str, *, is_json: bool) -> int:
     A save that did not finish never counted as a checkpoint, so it is not looked into.
     """
     folder = find_run(text)
-    root = folder / CHECKPOINTS_FOLDER
+    root = saved_place(folder)
     names = [found.name for found in find_checkpoints(root) if step_of(found.name) is not None]
     keys = keys_of(folder)
     problems = {name: verify_checkpoint(root / name, keys) for name in names}
@@ -82,7 +83,7 @@ def rewrap_saved(text: str, old: str | None, new: str, *, is_json: bool) -> int:
         not whole, or another key's.
     """
     folder = find_run(text)
-    root, base = folder / CHECKPOINTS_FOLDER, Path()
+    root, base = saved_place(folder), Path()
     keys = keys_of(folder, find_key(old, base) if old else None)
     if keys is None:
         raise RunStateError(f"{folder.name} has no key: its checkpoints are of an older release, and plain")
@@ -163,7 +164,7 @@ def import_saved(folder: Path, path: str, target: Path, dtype: WeightType | None
     return ExitCode.DONE
 
 
-def _write_file(checkpoint: Path, target: Path, keys: Keyring | None) -> None:
+def _write_file(checkpoint: Path | ObjectPath, target: Path, keys: Keyring | None) -> None:
     from trimtab.runtime.checkpoint.exporting import (
         export_model,  # with numpy, which the other verbs need not wait for
     )
@@ -172,22 +173,25 @@ def _write_file(checkpoint: Path, target: Path, keys: Keyring | None) -> None:
         export_model(checkpoint, target, keys)
 
 
-def _write_hugging_face(run: Path, checkpoint: Path, target: Path, dtype: WeightType) -> list[str]:
+def _write_hugging_face(
+    run: Path, checkpoint: Path | ObjectPath, target: Path, dtype: WeightType
+) -> list[str]:
     """Write the folder; the names of the files in it."""
     from trimtab.runtime.weights.exporting import (
         export_folder,  # with torch, which the other verbs need not wait for
     )
 
-    run, checkpoint, target = run.resolve(), checkpoint.resolve(), target.absolute()
+    run, target = run.resolve(), target.absolute()
+    checkpoint = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
     job, keys = read_job(str(run / RESOLVED_FILE)).job, keys_of(run)
     with _writing(target), contextlib.chdir(working_folder(run)):
         return [path.name for path in export_folder(checkpoint, job, target, run=run, keys=keys, dtype=dtype)]
 
 
-def _newest(text: str) -> tuple[Path, Path]:
+def _newest(text: str) -> tuple[Path, Path | ObjectPath]:
     """The run that a user means and its newest whole checkpoint."""
     run = find_run(text)
-    newest = newest_complete(run / CHECKPOINTS_FOLDER, keys_of(run), read_marks(run).suspect)
+    newest = newest_complete(saved_place(run), keys_of(run), read_marks(run).suspect)
     for warning in newest.warnings:
         say(f"warning: {warning}")
     if newest.folder is None:

@@ -25,7 +25,12 @@ _MAY_CHANGE = (
 )
 """Keys, or their beginnings, that a resumed run may have otherwise."""
 
-_CONSTANTS = ("orchestration.threads", "fault_tolerance.shares", "fault_tolerance.checkpoint.sign")
+_CONSTANTS = (
+    "orchestration.threads",
+    "fault_tolerance.shares",
+    "fault_tolerance.checkpoint.sign",
+    "fault_tolerance.checkpoint.to",
+)
 """Keys under those beginnings that bits depend on, or what can be found and believed of what the run has saved."""
 
 

@@ -10,7 +10,6 @@ from trimtab.app.errors import RunStateError
 from trimtab.app.job_reading import read_job
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import (
-    CHECKPOINTS_FOLDER,
     JOURNAL_FOLDER,
     RESOLVED_FILE,
     at_work,
@@ -20,6 +19,7 @@ from trimtab.app.run_folders import (
     next_attempt,
 )
 from trimtab.app.run_keys import keys_of
+from trimtab.app.saved_places import saved_place
 from trimtab.ledger import EventKind, encode_event
 from trimtab.runtime.checkpoint.store import find_checkpoints, set_aside, verify_checkpoint
 from trimtab.terms import ExitCode
@@ -57,7 +57,7 @@ def roll_back(text: str, step: int, *, is_json: bool) -> int:
     Raises: RunStateError if the run is alive, or has no whole checkpoint of that step, every byte read.
     """
     folder = find_run(text)
-    root = folder / CHECKPOINTS_FOLDER
+    root = saved_place(folder)
     with at_work(folder):
         found = find_checkpoints(root)
         complete = [checkpoint.step for checkpoint in found if checkpoint.is_complete]

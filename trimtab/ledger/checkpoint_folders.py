@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError, Manifest, parse_manifest
+from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError, Manifest, parse_manifest, stored_path
 
 _STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 _UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:-([0-9a-f]{8}))?(?:\.gone)?")
@@ -113,7 +113,7 @@ def _check_sizes(name: str, step: int, manifest: Manifest, size: Callable[[str],
         raise CheckpointError(f"{name}/{MANIFEST_NAME}: it is of step {manifest.step}")
     for entry in manifest.files:
         try:
-            found = size(f"{name}/{entry.name}")
+            found = size(f"{name}/{stored_path(manifest, entry.name)}")
         except OSError as error:
             raise CheckpointError(f"{name}/{entry.name}: {error.strerror}") from error
         if found != entry.size_bytes:

@@ -135,6 +135,8 @@ class Manifest:
     version: tuple[int, int] = VERSION
     run: str = ""
     """Which run it is of; empty when not recorded."""
+    folder: str = ""
+    """In which the files stand, inside the checkpoint; empty: beside the manifest."""
     signature: Signature | None = None
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What the signature is on: the manifest as it was read."""
@@ -172,6 +174,11 @@ def is_plain_file_name(name: str) -> bool:
     (True, False, False)
     """
     return _FILE_NAME.fullmatch(name) is not None
+
+
+def stored_path(manifest: Manifest, file: str) -> str:
+    """Where a file stands inside its checkpoint."""
+    return f"{manifest.folder}/{file}" if manifest.folder else file
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -214,6 +221,7 @@ def parse_manifest(text: str, source: str) -> Manifest:
         written_by=reader.take("written_by", str, default=""),
         version=version,
         run=reader.take("run", str, default=""),
+        folder=_parse_folder(reader),
         signature=_parse_signature(reader),
         document=document,
     )
@@ -228,18 +236,17 @@ def parse_manifest(text: str, source: str) -> Manifest:
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
     """The manifest as JSON values, sealed, in the order in which they are written."""
-    return seal(
-        {
-            "format": FORMAT_NAME,
-            "version": "{}.{}".format(*manifest.version),
-            "written_by": manifest.written_by,
-            "run": manifest.run,
-            "step": manifest.step,
-            "files": [_as_document(entry) for entry in manifest.files],
-            "parts": [_as_document(part) for part in manifest.parts],
-            "extra": dict(manifest.extra),
-        }
-    )
+    document = {
+        "format": FORMAT_NAME,
+        "version": "{}.{}".format(*manifest.version),
+        "written_by": manifest.written_by,
+        "run": manifest.run,
+        "step": manifest.step,
+        "files": [_as_document(entry) for entry in manifest.files],
+        "parts": [_as_document(part) for part in manifest.parts],
+        "extra": dict(manifest.extra),
+    }
+    return seal(document | {"folder": manifest.folder} if manifest.folder else document)
 
 
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,6 +367,13 @@ def _checked_digest(found: object, name: str, reader: _Reader) -> str:
     if not isinstance(found, str) or not _SHA256.fullmatch(found):
         raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {found!r}")
     return found
+
+
+def _parse_folder(reader: _Reader) -> str:
+    folder = reader.take("folder", str, default="")
+    if folder and not is_plain_file_name(folder):
+        raise reader.error(f"folder {folder!r} could lead outside the checkpoint")
+    return folder
 
 
 def _parse_signature(reader: _Reader) -> Signature | None:

@@ -103,8 +103,8 @@ def assemble(
     )
     run_state = ReplicatedState(state, optimizer)
     keeper = Keeper(
-        folder / "checkpoints",
-        rules=keeping_rules(job, keeps_best=False, identity={}, keys=keyring_of(job, folder)),
+        folder,
+        rules=keeping_rules(job, folder, keeps_best=False, identity={}, keys=keyring_of(job, folder)),
         is_first=ticket["rank"] == 0,
         state=run_state,
         recorder=recorder,

@@ -17,6 +17,8 @@ from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
 from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.places import checkpoints_of
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.data.cache import TOKENS_FOLDER
@@ -75,8 +77,13 @@ class Ground:
 
     def weights(self) -> Weights | None:
         """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
-        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints", self.keys).folder is not None
+        is_begun = newest_complete(self.root, self.keys).folder is not None
         return None if is_begun else open_job_weights(self.job)
+
+    @property
+    def root(self) -> Path | ObjectPath:
+        """Where the run's checkpoints are."""
+        return checkpoints_of(Path(self.ticket["folder"]), self.job.fault_tolerance.checkpoint.to, Path())
 
     def cluster(self) -> Cluster:
         """Where the ranks stand."""
@@ -117,9 +124,10 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     program = parse_strategy(job.parallelism.text, source="parallelism")
     trained = _trained(ground, program)
     keeper = Keeper(
-        folder / "checkpoints",
+        folder,
         rules=keeping_rules(
             job,
+            folder,
             keeps_best=job.fault_tolerance.checkpoint.keep_best,
             identity={"data": ground.corpus.digest},
             keys=ground.keys,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trimtab.runtime.checkpoint.keyring import Keyring, find_key, open_keyring
+from trimtab.runtime.checkpoint.places import checkpoints_of
 from trimtab.runtime.keeping import KeepingRules
 from trimtab.runtime.step import StepRules
 from trimtab.spec import Job
@@ -35,11 +36,14 @@ def keyring_of(job: Job, run_folder: Path) -> Keyring:
     return open_keyring(run_folder, signing, sealing)
 
 
-def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str], keys: Keyring) -> KeepingRules:
+def keeping_rules(
+    job: Job, run_folder: Path, *, keeps_best: bool, identity: Mapping[str, str], keys: Keyring
+) -> KeepingRules:
     """When a run saves, and what stays.
 
     Args:
         job: With every constant resolved.
+        run_folder: Of the run.
         keeps_best: Whether the checkpoint with the least held-out loss stays too.
         identity: What a checkpoint must have in common with the run that loads it.
         keys: What it is signed with.
@@ -53,6 +57,7 @@ def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str], ke
         batch=job.train.batch,
         seed=job.train.seed,
         identity=dict(identity),
+        root=checkpoints_of(run_folder, checkpoint.to, Path()),
         keys=keys,
     )
 

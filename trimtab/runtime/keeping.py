@@ -20,8 +20,9 @@ from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, Wr
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
 from trimtab.runtime.checkpoint.marks import read_marks
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
-from trimtab.runtime.checkpoint.store import newest_complete
+from trimtab.runtime.checkpoint.store import await_sight, newest_complete
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
@@ -49,6 +50,7 @@ class KeepingRules:
         keep: Newest checkpoints that stay.
         keep_every: Those of steps that it divides stay for good.
         identity: What a checkpoint must have in common with the run that loads it.
+        root: Where the run's checkpoints are.
         keys: What checkpoints are signed with.
     """
 
@@ -58,6 +60,7 @@ class KeepingRules:
     keep_every: int | None
     batch: int
     seed: int
+    root: Path | ObjectPath
     keys: Keyring
     identity: dict[str, str] = field(default_factory=dict)
 
@@ -66,6 +69,7 @@ class Keeper:
     """Saves and loads a run's state, on one rank.
 
     Args:
+        folder: Of the run.
         is_first: Whether this is the first rank of the run, who says what each of them does alike.
         tell: Told of every event, with its kind and fields.
     """
@@ -100,14 +104,16 @@ class Keeper:
         Raises: RankError if it belongs to other data or another model, naming what differs; CheckpointError if the one
             of that step is not there, not whole, or not signed by this run.
         """
-        folder: Path | None = None if step is None else self._folder / folder_name(step)
+        folder = None if step is None else self._rules.root / folder_name(step)
         if step is None:
-            newest = newest_complete(self._folder, self._rules.keys, self._suspect())
+            newest = newest_complete(self._rules.root, self._rules.keys, self._suspect())
             folder = newest.folder
             for warning in newest.warnings:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
+        if step is not None:
+            await_sight(folder, self._rules.keys, on_wait=self._watch.move)
         with open_contents(folder, self._rules.keys) as contents:
             for warning in contents.warnings if self._is_first else ():
                 self._tell("warning", {"text": warning})
@@ -232,7 +238,7 @@ class Keeper:
         """What stays after the next save; all of it, while nobody can tell what is pinned."""
         rule = Retention(newest=self._rules.keep, every=self._rules.keep_every, best=best)
         try:
-            marks = read_marks(self._folder.parent)
+            marks = read_marks(self._folder)
         except (OSError, ValueError) as error:
             self._tell("warning", {"text": f"no checkpoint is removed: {error}"})
             return replace(rule, pinned=complete)
@@ -240,7 +246,7 @@ class Keeper:
 
     def _suspect(self) -> Mapping[int, str]:
         try:
-            return read_marks(self._folder.parent).suspect
+            return read_marks(self._folder).suspect
         except (OSError, ValueError) as error:
             self._tell("warning", {"text": f"no checkpoint is passed over as suspect: {error}"})
             return {}
@@ -293,7 +299,13 @@ class Keeper:
                 rank=self._group.rank, is_lead=self._is_lead, others=others if self._is_lead else {}
             )
             own = self._saved_by[self._group.rank]
-            self._saver = Saver(self._folder, own, company if others else None, keys=self._rules.keys)
+            self._saver = Saver(
+                self._rules.root,
+                own,
+                company if others else None,
+                keys=self._rules.keys,
+                run_folder=self._folder,
+            )
             self._last_saved = max((*self._saver.complete, self._last_saved))
         return self._saver
 

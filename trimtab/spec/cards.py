@@ -408,6 +408,9 @@ class Checkpoint(Card):
     """Newest checkpoints kept. Default: 3."""
     keep_best: bool = False
     """Keep the one with the lowest evaluation loss as well. Default: false."""
+    to: Word | None = None
+    """Where checkpoints go, each run's under its name: a folder, or a place in an object store, as s3://BUCKET/PREFIX. A
+    constant of the run. Default: the run's folder."""
     keep_every: PositiveInt | None = None
     """Checkpoints of steps that it divides are kept for good. Default: none are."""
     sign: KeyPlace | None = None

@@ -49,7 +49,9 @@ def start(tmp_path):
     def start(image):
         fd = os.memfd_create("image")
         os.write(fd, image)
-        writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=tmp_path)
+        writer = WriterProcess(
+            staging_fd=fd, size_bytes=len(image), folder=tmp_path, run_folder=tmp_path.parent
+        )
         os.close(fd)
         started.append(writer)
         return writer
@@ -173,7 +175,7 @@ from trimtab.runtime.checkpoint.process import WriterProcess
 image, request, folder = Path(sys.argv[1]).read_bytes(), json.loads(sys.argv[2]), Path(sys.argv[3])
 fd = os.memfd_create("image")
 os.write(fd, image)
-writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=folder)
+writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=folder, run_folder=folder.parent)
 writer.send(request)
 if os.fork() == 0:  # as a data loader: it inherits the pipe, and must not keep the writer alive
     os.close(1)

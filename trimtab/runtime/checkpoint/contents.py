@@ -12,8 +12,10 @@ from trimtab.catalog.hugging_face import Box
 from trimtab.ledger.manifests import CheckpointError
 from trimtab.runtime.checkpoint.errors import StateMismatchError
 from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.pieces import StoredBox, StoredParts, inside, overlap, stored_parts
-from trimtab.runtime.checkpoint.store import OpenCheckpoint, check_parts
+from trimtab.runtime.checkpoint.store import check_parts
 from trimtab.runtime.checkpoint.tensorfile import read_tensors
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
@@ -21,7 +23,7 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
 @contextmanager
-def open_contents(folder: Path, keys: Keyring | None) -> Iterator["Contents"]:
+def open_contents(folder: Path | ObjectPath, keys: Keyring | None) -> Iterator["Contents"]:
     """The tensors of a checkpoint, which is not pruned meanwhile.
 
     Args:

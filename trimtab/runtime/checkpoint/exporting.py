@@ -9,11 +9,12 @@ from trimtab.ledger.manifests import PARAMETERS
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.durable import sync_folder, write_all
 from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.pieces import whole_box
 from trimtab.runtime.checkpoint.tensorfile import header_of
 
 
-def export_model(folder: Path, target: Path, keys: Keyring | None) -> None:
+def export_model(folder: Path | ObjectPath, target: Path, keys: Keyring | None) -> None:
     """Write the weights to a file of the user's, replacing it in one act and only if all of them are whole.
 
     One tensor is in memory at a time, whether it stands in one file or in pieces of several ranks.

@@ -8,11 +8,12 @@ from trimtab.ledger.manifests import MANIFEST_NAME, CheckpointError
 from trimtab.runtime.checkpoint.cipher import about, wrap
 from trimtab.runtime.checkpoint.durable import sync_folder, write_all
 from trimtab.runtime.checkpoint.keyring import Keyring, secret_of
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.signing import Key, signed
-from trimtab.runtime.checkpoint.store import OpenCheckpoint
 
 
-def rewrap(folder: Path, keys: Keyring, new: Key) -> int:
+def rewrap(folder: Path | ObjectPath, keys: Keyring, new: Key) -> int:
     """Have a checkpoint opened by another project key from now on; the old one opens it no more.
 
     The manifest is replaced in one act, signed again. May be called again after it was cut short.
@@ -46,7 +47,10 @@ def rewrap(folder: Path, keys: Keyring, new: Key) -> int:
     return num_changed
 
 
-def _replace(folder: Path, text: str) -> None:
+def _replace(folder: Path | ObjectPath, text: str) -> None:
+    if isinstance(folder, ObjectPath):
+        (folder / MANIFEST_NAME).write(text.encode())
+        return
     unfinished = folder / f"{MANIFEST_NAME}.tmp-{os.getpid()}"
     try:
         with unfinished.open("wb", buffering=0) as file:

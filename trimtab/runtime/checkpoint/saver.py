@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ from trimtab.runtime.checkpoint.durable import free_bytes, process_space, take_a
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import State
+from trimtab.runtime.checkpoint.object_target import GIVEN_UP, attempt_of
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
 from trimtab.runtime.checkpoint.staging import FileImage, Layout, StagingBuffer
-from trimtab.runtime.checkpoint.store import OpenCheckpoint, find_checkpoints
+from trimtab.runtime.checkpoint.store import find_checkpoints
 from trimtab.terms.version import __version__
 
 MAX_EXTRA_BYTES = 60_000
@@ -72,20 +76,30 @@ class Saver:
     """
 
     def __init__(
-        self, folder: Path, state: State, company: Company | None = None, *, keys: Keyring | None = None
+        self,
+        folder: Path | ObjectPath,
+        state: State,
+        company: Company | None = None,
+        *,
+        keys: Keyring | None = None,
+        run_folder: Path | None = None,
     ) -> None:
         """Allocate the staging memory, start the writer and clear away what dead writers left.
 
         Args:
-            folder: ``RUN/checkpoints``; created if it is not there.
+            folder: ``RUN/checkpoints``, created if it is not there; or a place in an object store.
             state: The tensors that will be saved; only names and shapes are taken.
             company: With whom it saves; None for a saver of all the state.
             keys: Of the run; None: nothing is signed.
+            run_folder: Where pins and marks stand; None: the folder around ``folder``.
 
         Raises: ValueError if the state cannot be saved at all; OSError if the folder cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            run_folder = run_folder or folder.parent
+        assert run_folder is not None, "an object store has no run's folder around it"
+        self._folder, self._run_folder = folder, run_folder
         self._company, self._keys = company, keys
         self._is_lead = company is None or company.is_lead
         self._staging = StagingBuffer(state, company.rank if company else None)
@@ -127,8 +141,9 @@ class Saver:
                 self._start_writer()
             if self._writer is None:
                 raise OSError("there is no checkpoint writer")
-            name = unfinished_name(step, self._writer.pid, process_space())
-            (self._folder / name).mkdir()
+            name = self._new_name(step, self._writer)
+            if isinstance(self._folder, Path):
+                (self._folder / name).mkdir()
         except OSError as error:
             self._events.append(Failed(step=step, reason=str(error)))
             return None
@@ -137,7 +152,12 @@ class Saver:
     def give_up(self, step: int, into: str, reason: str) -> None:
         """Nothing is staged into a folder that was opened, on the lead."""
         self._events.append(Skipped(step=step, reason=reason))
-        take_away(self._folder / into)
+        self._leave(into)
+
+    def _new_name(self, step: int, writer: WriterProcess) -> str:
+        """Of an attempt: on disk one that tells whose it is, in an object store one that no other ever has."""
+        is_on_disk = isinstance(self._folder, Path)
+        return unfinished_name(step, writer.pid, process_space() if is_on_disk else secrets.token_hex(4))
 
     def stage(
         self,
@@ -170,9 +190,10 @@ class Saver:
             self._leave(into)
             return False
         try:
-            request = self._request(step, extra, retention, fault, into)
             if into is None:
                 self._check_space()
+                into = self._own_attempt(step)
+            request = self._request(step, extra, retention, fault, into)
             self._staging.fill(state)
             self._send(request)
         except (OSError, ValueError) as error:
@@ -214,10 +235,22 @@ class Saver:
         self._staging.close()
         return events
 
+    def _own_attempt(self, step: int) -> str | None:
+        """A name for what is saved without company, where the manifest must say it."""
+        if isinstance(self._folder, Path) or self._writer is None:
+            return None
+        return self._new_name(step, self._writer)
+
     def _leave(self, into: str | None) -> None:
         """The own part of a save in company will not come."""
-        if into is not None:
+        if into is None:
+            return
+        if isinstance(self._folder, Path):
             take_away(self._folder / into)
+            return
+        step = into.partition(".tmp-")[0]
+        with contextlib.suppress(OSError):  # then the others wait until they lose patience
+            (self._folder / step / attempt_of(into) / GIVEN_UP).write(b"")
 
     def _reason_to_skip(self, step: int, finite: bool) -> str:
         if not finite:
@@ -260,8 +293,8 @@ class Saver:
             assert self._company is not None, "who is not the lead has company"
             return found | {"receipt": _receipt(self._company.rank)}
         return found | {
-            "manifest": manifest_document(self._manifest(step, extra)),
-            "remove": _abandoned(self._folder, None),
+            "manifest": manifest_document(self._manifest(step, extra, into)),
+            "remove": _abandoned(self._folder, None) if isinstance(self._folder, Path) else [],
             "prune": plan_pruning(self._complete | {step}, retention).remove,
             "others": [
                 {
@@ -274,7 +307,7 @@ class Saver:
             ],
         }
 
-    def _manifest(self, step: int, extra: Mapping[str, Any]) -> Manifest:
+    def _manifest(self, step: int, extra: Mapping[str, Any], into: str | None) -> Manifest:
         layouts = (self._staging.layout, *self._others.values())
         return Manifest(
             step=step,
@@ -283,6 +316,7 @@ class Saver:
             extra=_as_read_back(extra),
             written_by=__version__,
             run=self._keys.run if self._keys else "",
+            folder=attempt_of(into) if into and not isinstance(self._folder, Path) else "",
         )
 
     def _stored_bytes(self, file: FileImage) -> int:
@@ -290,6 +324,8 @@ class Saver:
         return stored_bytes(file.size_bytes, head_bytes=len(file.header), tag_bytes=tag_bytes)
 
     def _check_space(self) -> None:
+        if not isinstance(self._folder, Path):
+            return  # an object store has as much room as is paid for
         needed = self.size_bytes + MANIFEST_ROOM_BYTES
         free = free_bytes(self._folder)
         if free < needed:
@@ -315,10 +351,14 @@ class Saver:
         """Start one and have it clear away what dead ones left; an event if that is not possible."""
         try:
             self._writer = WriterProcess(
-                staging_fd=self._staging.fd, size_bytes=self._staging.layout.image_bytes, folder=self._folder
+                staging_fd=self._staging.fd,
+                size_bytes=self._staging.layout.image_bytes,
+                folder=self._folder,
+                run_folder=self._run_folder,
             )
             if self._is_lead:
-                self._writer.send({"remove": _abandoned(self._folder, self._writer)})
+                abandoned = _abandoned(self._folder, self._writer) if isinstance(self._folder, Path) else []
+                self._writer.send({"remove": abandoned})
         except OSError as error:
             self._events.append(WriterLost(reason=f"cannot start the checkpoint writer: {error}"))
 
@@ -386,7 +426,7 @@ def _as_read_back(extra: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _complete_steps(folder: Path, keys: Keyring | None) -> set[int]:
+def _complete_steps(folder: Path | ObjectPath, keys: Keyring | None) -> set[int]:
     """Those that this run can go on from. Others neither count among the newest nor are ever removed."""
     return {
         found.step
@@ -395,7 +435,7 @@ def _complete_steps(folder: Path, keys: Keyring | None) -> set[int]:
     }
 
 
-def _is_own(folder: Path, keys: Keyring | None) -> bool:
+def _is_own(folder: Path | ObjectPath, keys: Keyring | None) -> bool:
     try:
         OpenCheckpoint(folder, keys).close()
     except CheckpointError:

@@ -1,37 +1,35 @@
-"""The folder ``checkpoints`` of a run on disk: what is there, and is it whole? Without torch."""
+"""The checkpoints of a run, on disk or in an object store: what is there, and is it whole? Without torch."""
 
-import fcntl
+import contextlib
 import os
 import re
-import stat
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
 from trimtab.ledger.checkpoint_folders import FoundCheckpoint, folder_name, list_checkpoints
 from trimtab.ledger.manifests import (
     MANIFEST_NAME,
     CheckpointError,
-    FileEntry,
     Manifest,
     UnsupportedFormatError,
-    parse_manifest,
 )
-from trimtab.runtime.checkpoint.checked import CheckedFile, File
-from trimtab.runtime.checkpoint.cipher import about, opener
 from trimtab.runtime.checkpoint.durable import sync_folder
 from trimtab.runtime.checkpoint.errors import EncryptionError, SignatureError, UnsafePathError
-from trimtab.runtime.checkpoint.keyring import Keyring, check_signature, check_step, secret_of
+from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.local_folder import read_text, text_of
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.pieces import stored_parts
-from trimtab.runtime.checkpoint.sealed import SealedFile
 from trimtab.runtime.checkpoint.tensorfile import TensorEntry, read_tensors, split_name
 
-MAX_MANIFEST_BYTES = 256_000_000
 MAX_LOOKS = 20
 """At a folder that keeps changing; two or three are common beside a trainer that saves all the time."""
+SIGHT_S = 60.0
+"""In which shared storage shows what another machine has written: caches of names live for half a minute."""
+FIRST_LOOK_S = 0.05
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 
 
@@ -51,7 +49,7 @@ class FileProblem:
 class NewestCheckpoint:
     """Where a run can continue, and what was passed over on the way."""
 
-    folder: Path | None
+    folder: Path | ObjectPath | None
     """None if the run has no complete checkpoint."""
     warnings: tuple[str, ...]
     """One for every newer folder that is not complete, with the file that is not."""
@@ -74,14 +72,18 @@ def resolve_inside(root: Path, name: str) -> Path:
     return path
 
 
-def find_checkpoints(root: Path) -> tuple[FoundCheckpoint, ...]:
+def find_checkpoints(root: Path | ObjectPath) -> tuple[FoundCheckpoint, ...]:
     """Everything in a run's folder ``checkpoints`` in order of step; nothing if there is no such folder.
 
     Safe beside a running trainer.
+
+    Raises: OSError if an object store does not answer.
     """
+    if isinstance(root, ObjectPath):
+        return _find_objects(root)
     return look_until_still(
         lambda: _names(root),
-        read=lambda path: _read_text(root / path),
+        read=lambda path: read_text(root / path),
         size=lambda path: (root / path).lstat().st_size,
     )
 
@@ -104,7 +106,7 @@ def look_until_still(
 
 
 def newest_complete(
-    root: Path, keys: Keyring | None, suspect: Mapping[int, str] = MappingProxyType({})
+    root: Path | ObjectPath, keys: Keyring | None, suspect: Mapping[int, str] = MappingProxyType({})
 ) -> NewestCheckpoint:
     """The newest checkpoint of which every file is there with its size; ``load`` checks the contents.
 
@@ -132,7 +134,7 @@ def newest_complete(
                     return NewestCheckpoint(folder=folder, warnings=tuple(warnings))
                 except CheckpointError as refused:
                     error = refused
-                if not folder.exists():  # pruned just now: there is a newer one
+                if not (folder / MANIFEST_NAME).exists():  # pruned just now: there is a newer one
                     break
             if isinstance(error, UnsupportedFormatError | SignatureError | EncryptionError):
                 raise error
@@ -142,7 +144,44 @@ def newest_complete(
     return NewestCheckpoint(folder=None, warnings=tuple(warnings))
 
 
-def verify_checkpoint(folder: Path, keys: Keyring | None) -> list[FileProblem]:
+def await_sight(
+    folder: Path | ObjectPath,
+    keys: Keyring | None,
+    *,
+    timeout_s: float = SIGHT_S,
+    on_wait: Callable[[], None] = lambda: None,
+) -> None:
+    """Return when a checkpoint can be seen that is known to be whole: shared storage may show it late, file by file.
+
+    Args:
+        folder: Of the checkpoint, which another rank has found.
+        keys: Of the run.
+        timeout_s: How long to wait for it.
+        on_wait: Called before each look but the first.
+
+    Raises: CheckpointError if it is not seen in time; SignatureError, EncryptionError, UnsupportedFormatError at once.
+    """
+    deadline_s, pause_s = time.monotonic() + timeout_s, FIRST_LOOK_S
+    while True:
+        try:
+            with OpenCheckpoint(folder, keys) as opened:
+                for entry in opened.manifest.files:
+                    opened.file(entry)
+            return
+        except (UnsupportedFormatError, SignatureError, EncryptionError):
+            raise
+        except CheckpointError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+        on_wait()
+        if isinstance(folder, Path):
+            with contextlib.suppress(OSError):
+                os.listdir(folder.parent)  # has network storage look at its folders anew
+
+
+def verify_checkpoint(folder: Path | ObjectPath, keys: Keyring | None) -> list[FileProblem]:
     """Read every byte of a checkpoint and name each file that is not the run's own and whole; empty if all are."""
     try:
         with OpenCheckpoint(folder, keys) as opened:
@@ -152,119 +191,25 @@ def verify_checkpoint(folder: Path, keys: Keyring | None) -> list[FileProblem]:
         return [FileProblem(file=source, reason=str(error).removeprefix(f"{source}: "))]
 
 
-def set_aside(root: Path, step: int) -> Path:
+def set_aside(root: Path | ObjectPath, step: int) -> Path | ObjectPath:
     """Rename a checkpoint so that it counts no more, and nothing is lost; for a rollback to before it.
+
+    In an object store the manifest alone is moved; the files stay where they are.
 
     Returns: Where it is now: ``step-20.set-aside-1``.
     """
     folder = root / folder_name(step)
     attempt = 1
-    while (aside := folder.with_name(f"{folder.name}.set-aside-{attempt}")).exists():
+    while (aside := root / f"{folder.name}.set-aside-{attempt}").exists():
         attempt += 1
-    folder.rename(aside)
-    sync_folder(root)
+    if isinstance(folder, ObjectPath):
+        manifest = folder / MANIFEST_NAME
+        (ObjectPath(str(aside)) / MANIFEST_NAME).write(manifest.read())
+        manifest.remove()
+    else:
+        folder.rename(str(aside))
+        sync_folder(folder.parent)
     return aside
-
-
-class OpenCheckpoint:
-    """A checkpoint that is being read: it is not pruned meanwhile, and no link leads out of it.
-
-    A context manager. The lock is advisory and shared among readers; where the storage knows no locks,
-    reading goes on without.
-
-    Args:
-        folder: Of the checkpoint.
-        keys: Of the run that it must be of; None for a run that has none.
-        is_opened: Whether what is encrypted will be read; False for those who read the manifest alone.
-
-    Raises: CheckpointError naming what is missing or wrong; SignatureError if this run has not signed it;
-        EncryptionError if the key that opens it is missing.
-    """
-
-    def __init__(self, folder: Path, keys: Keyring | None, *, is_opened: bool = True) -> None:
-        self.name = folder.name
-        try:
-            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise CheckpointError(f"{folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise CheckpointError(f"{folder}: it is being removed") from error
-        except OSError:
-            pass  # some network storage has no flock
-        try:
-            text = self._read_manifest()
-            self.manifest = parse_manifest(text, f"{self.name}/{MANIFEST_NAME}")
-            check_step(self.manifest, self.name)
-            warning = check_signature(self.manifest, text, self.name, keys)
-            self._secrets = {
-                entry.name: secret_of(self.manifest, entry, self.name, keys)
-                for entry in (self.manifest.files if is_opened else ())
-            }
-        except BaseException:
-            os.close(self._fd)
-            raise
-        self.warnings = (warning,) if warning else ()
-        """What whoever uses it should be told."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let it go. Files that were opened stay open."""
-        os.close(self._fd)
-
-    def source(self, entry: FileEntry) -> str:
-        """The name of a file in messages."""
-        return f"{self.name}/{entry.name}"
-
-    def file(self, entry: FileEntry) -> File:
-        """A file, whose bytes are checked, and decrypted, as they are read.
-
-        Raises: CheckpointError naming it, if it is not there or has another size than the manifest states.
-        """
-        fd = self._open_file(entry)
-        try:
-            stored = CheckedFile(entry, self.source(entry), MappedBytes(fd, entry.size_bytes))
-        finally:
-            os.close(fd)
-        if (secret := self._secrets[entry.name]) is None:
-            return stored
-        bound = about(self.manifest.run, self.manifest.step, entry.name)
-        return SealedFile(entry, self.source(entry), stored, opener(secret, bound))
-
-    def _open_file(self, entry: FileEntry) -> int:
-        fd = _open_regular(entry.name, self.source(entry), folder_fd=self._fd)
-        found = os.fstat(fd).st_size
-        if found == entry.size_bytes:
-            return fd
-        os.close(fd)
-        raise CheckpointError(f"{self.source(entry)}: {found} bytes, expected {entry.size_bytes}")
-
-    def _read_manifest(self) -> str:
-        source = f"{self.name}/{MANIFEST_NAME}"
-        return _text_of(_open_regular(MANIFEST_NAME, source, folder_fd=self._fd), source)
-
-
-class MappedBytes:
-    """See Stored; of a file on disk, which stays open for as long as somebody looks into it."""
-
-    is_mapped = True
-
-    def __init__(self, fd: int, size_bytes: int) -> None:
-        # An empty file cannot be mapped.
-        self._contents = memoryview(mmap(fd, size_bytes, access=ACCESS_READ) if size_bytes else b"")
-
-    def read(self, first: int, last: int) -> memoryview:
-        """See Stored."""
-        return self._contents[first:last]
 
 
 def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]], source: str) -> None:
@@ -311,36 +256,24 @@ def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     return problems
 
 
+def _find_objects(root: ObjectPath) -> tuple[FoundCheckpoint, ...]:
+    """One listing tells all sizes; what is not whole yet, or any more, is told by its manifest."""
+    sizes = root.sizes()
+
+    def size(path: str) -> int:
+        if path not in sizes:
+            raise FileNotFoundError(2, "there is no such object", path)
+        return sizes[path]
+
+    def read(path: str) -> str:
+        size(path)
+        return text_of((root / path).read(), path)
+
+    return list_checkpoints(sorted({name.partition("/")[0] for name in sizes}), read=read, size=size)
+
+
 def _names(root: Path) -> list[str]:
     try:
         return sorted(os.listdir(root))
     except FileNotFoundError:
         return []
-
-
-def _read_text(path: Path) -> str:
-    source = f"{path.parent.name}/{path.name}"
-    return _text_of(_open_regular(path, source), source)
-
-
-def _open_regular(path: str | Path, source: str, *, folder_fd: int | None = None) -> int:
-    try:
-        # not blocking, or a pipe planted under this name would hold up the reader for ever
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder_fd)
-    except OSError as error:
-        raise CheckpointError(f"{source}: {error.strerror}") from error
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise CheckpointError(f"{source}: not a regular file")
-
-
-def _text_of(fd: int, source: str) -> str:
-    with open(fd, "rb") as file:
-        contents = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(contents) > MAX_MANIFEST_BYTES:
-        raise CheckpointError(f"{source}: more than {MAX_MANIFEST_BYTES} bytes")
-    try:
-        return contents.decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{source}: not text: {error}") from error

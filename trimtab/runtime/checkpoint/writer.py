@@ -1,8 +1,8 @@
 """The process that makes staged state durable while training goes on.
 
-Started by the saver as ``python -m trimtab.runtime.checkpoint.writer FD SIZE FOLDER``; never by hand. It
+Started by the saver as ``python -m trimtab.runtime.checkpoint.writer FD SIZE FOLDER RUN``; never by hand. It
 imports the standard library only, so that it starts in milliseconds and a hundred megabytes of libraries do
-not lie beside every trainer.
+not lie beside every trainer; what encrypts, or speaks with an object store, is loaded when it is needed.
 
 Requests come as JSON lines on stdin, answers go as JSON lines to stdout. The state itself never passes
 through a pipe: the memory behind FD holds the exact bytes of the files.
@@ -26,18 +26,18 @@ pass through the pipe and are written nowhere.
 
 Several ranks that write together write into one folder, which the lead has made. Each leaves a receipt when its files are
 durable: their entries in the manifest, signed. The lead waits for all of them, and gives the folder its name. Whoever cannot do
-its part, or dies, takes the folder away: so the others notice, without a word between them.
+its part, or dies, takes the folder away: so the others notice, without a word between them. In an object store the lead
+writes the manifest last instead, and who gives up leaves word of it.
 
 The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
 """
 
+import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -48,8 +48,9 @@ from typing import Any
 
 from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES, chunk_ends, digest_of
 from trimtab.runtime.checkpoint.cipher import ALGORITHM, TAG_BYTES, about, new_secret, sealer, wrap
-from trimtab.runtime.checkpoint.durable import free_bytes, process_space, sync_folder, take_away, write_all
-from trimtab.runtime.checkpoint.marks import read_marks
+from trimtab.runtime.checkpoint.folder_target import Attempt, FolderTarget, Sink, Target
+from trimtab.runtime.checkpoint.object_target import ObjectTarget
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.signing import Key, receipt_mark, signed
 from trimtab.runtime.lifeline import die_with_parent
 
@@ -59,8 +60,6 @@ SLOW_CHUNK_S = 0.1
 """The pause after each chunk under the planted fault ``slow``."""
 PATIENCE_S = 300.0
 """In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
-LOOK_S = 0.02
-"""Between two looks at what the others have written."""
 ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 """Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
 send to a whole process group as a notice of preemption."""
@@ -105,7 +104,8 @@ class Requests:
 
 def main(arguments: list[str]) -> int:
     """Serve one trainer until it goes away."""
-    fd, size_bytes, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
+    fd, size_bytes = int(arguments[0]), int(arguments[1])
+    target = _target(arguments[2], Path(arguments[3]))
     try:
         _outlive_nobody()
         os.nice(NICENESS)
@@ -113,9 +113,15 @@ def main(arguments: list[str]) -> int:
         requests = Requests(sys.stdin.fileno())
         _answer({"event": "ready"})
         while True:
-            _serve(requests.next(), image, folder, requests.check)
+            _serve(requests.next(), image, target, requests.check)
     except (TrainerGoneError, BrokenPipeError):
         return 0
+
+
+def _target(place: str, run_folder: Path) -> Target:
+    if "://" not in place:
+        return FolderTarget(Path(place), run_folder)
+    return ObjectTarget(ObjectPath(place), run_folder)
 
 
 def _outlive_nobody() -> None:
@@ -135,57 +141,53 @@ def _abandon(*_: object) -> None:
     raise TrainerGoneError
 
 
-def _serve(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
-    for name in request.get("remove", ()):
-        take_away(folder / name)
+def _serve(request: dict[str, Any], image: memoryview, target: Target, check: Callable[[], None]) -> None:
+    if "remove" in request:
+        with contextlib.suppress(OSError):  # it is looked for again
+            target.clear(request["remove"])
     if "step" not in request:
         return
     step = request["step"]
     try:
-        _save(request, image, folder, check)
-    except OSError as error:
-        _answer({"event": "failed", "step": step, "reason": _explain(error, request, folder)})
+        _save(request, image, target, check)
+    except (OSError, ImportError) as error:
+        _answer({"event": "failed", "step": step, "reason": _explain(error, request, target)})
         return
     seconds = (time.monotonic_ns() - request["started_ns"]) / 1e9
-    pruned, kept = _prune(request["prune"], folder)
+    pruned, kept = _prune(request["prune"], target)
     _answer({"event": "saved", "step": step, "seconds": seconds, "pruned": pruned, "kept": kept})
 
 
-def _explain(error: OSError, request: dict[str, Any], folder: Path) -> str:
+def _explain(error: OSError | ImportError, request: dict[str, Any], target: Target) -> str:
     if isinstance(error, FileNotFoundError) and "into" in request:
         return f"{request['into']} was taken away: another rank could not write its part, and says why"
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, ImportError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
     needed_bytes = sum(file["size_bytes"] for file in request["files"])
-    return f"{error.strerror}: needs {needed_bytes} bytes, {free_bytes(folder)} free without this attempt"
+    return f"{error.strerror}: needs {needed_bytes} bytes, {target.free_bytes()} free without this attempt"
 
 
 def _answer(answer: dict[str, Any]) -> None:
     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
-    """Write, make durable, and only then give the folder its name: one act that either happened or did not."""
-    final = folder / f"step-{request['step']}"
-    unfinished = folder / request["into"] if "into" in request else _unfinished(final)
+def _save(request: dict[str, Any], image: memoryview, target: Target, check: Callable[[], None]) -> None:
+    """Write, make durable, and only then make it a checkpoint: one act that either happened or did not."""
     key = Key(secret=bytes.fromhex(request["key"])) if request["key"] else None
+    attempt = target.attempt(request["step"], request.get("into"))
     try:
-        if "into" not in request:
-            unfinished.mkdir()
-        entries = [_write_region(unfinished, file, image, request, check) for file in request["files"]]
+        entries = [_write_region(attempt, file, image, request, check) for file in request["files"]]
         if "receipt" in request:
-            _leave_receipt(unfinished / request["receipt"], _receipt(request["step"], entries, key))
+            attempt.leave(request["receipt"], _receipt(request["step"], entries, key))
             return
-        for other in request.get("others", ()):
-            entries += _await(unfinished, other, request["step"], key, check)
+        others = request.get("others", ())
+        for other in others:
+            entries += _await(attempt, other, request["step"], key, check)
         manifest = request["manifest"] | {"files": entries}
-        _write_text(unfinished / "manifest.json", signed(manifest, key) if key else manifest)
-        sync_folder(unfinished)
-        os.rename(unfinished, final)  # fails if there is a checkpoint of this name: none is ever overwritten
+        attempt.finish(signed(manifest, key) if key else manifest, [other["receipt"] for other in others])
     except BaseException:
-        take_away(unfinished)
+        attempt.discard()
         raise
-    sync_folder(folder)
 
 
 def _receipt(step: int, entries: list[dict[str, Any]], key: Key | None) -> dict[str, Any]:
@@ -194,73 +196,54 @@ def _receipt(step: int, entries: list[dict[str, Any]], key: Key | None) -> dict[
     return said | {"mark": receipt_mark(said, key)} if key else said
 
 
-def _leave_receipt(path: Path, receipt: dict[str, Any]) -> None:
-    """Tell the lead that files are durable; it finds all of the receipt or none."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    _write_text(unfinished, receipt)
-    os.rename(unfinished, path)
-
-
 def _await(
-    folder: Path, other: dict[str, Any], step: int, key: Key | None, check: Callable[[], None]
+    attempt: Attempt, other: dict[str, Any], step: int, key: Key | None, check: Callable[[], None]
 ) -> list[dict[str, Any]]:
     """Wait until another rank has written its files; their entries in the manifest.
 
     Raises: OSError if it has given up, writes nothing any more, or has written something else.
     """
-    receipt = folder / other["receipt"]
     arrived_bytes, deadline_s = -1, 0.0
-    while not receipt.exists():
+    names = [file["name"] for file in other["files"]]
+    while (said := attempt.find(other["receipt"])) is None:
         check()
-        if not folder.exists():
-            raise FileNotFoundError(f"there is no {folder} any more")
-        found_bytes = sum(_size_of(folder / file["name"]) for file in other["files"])
+        found_bytes = attempt.arrived_bytes(names)
         if found_bytes != arrived_bytes:
             arrived_bytes, deadline_s = found_bytes, time.monotonic() + PATIENCE_S
         elif time.monotonic() > deadline_s:
             raise OSError(f"nothing of {other['receipt']} has arrived for {PATIENCE_S:g} s")
-        time.sleep(LOOK_S)
-    said = json.loads(receipt.read_bytes())
+        time.sleep(attempt.look_s)
     entries: list[dict[str, Any]] = said["files"]
     if said != _receipt(step, entries, key):
         raise OSError(f"{other['receipt']} does not bear the run's mark: another program wrote it")
     stated = [{name: entry[name] for name in ("name", "size_bytes")} for entry in entries]
     if stated != other["files"]:
         raise OSError(f"{other['receipt']} speaks of {stated}, expected {other['files']}")
-    receipt.unlink()
     return entries
 
 
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _unfinished(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.tmp-{os.getpid()}-{process_space()}")
-
-
 def _write_region(
-    folder: Path, file: dict[str, Any], image: memoryview, request: dict[str, Any], check: Callable[[], None]
+    attempt: Attempt,
+    file: dict[str, Any],
+    image: memoryview,
+    request: dict[str, Any],
+    check: Callable[[], None],
 ) -> dict[str, Any]:
     """Write one file out of the staged image, encrypted if there is a key for it; returns its entry in the manifest."""
     first, size_bytes, head_bytes = file["offset_bytes"], file["size_bytes"], file["head_bytes"]
     contents = image[first : first + size_bytes]
     seal, cipher = _sealing(request, file["name"])
     digests, stored_bytes = [], 0
-    with (folder / file["name"]).open("xb", buffering=0) as target:
+    with attempt.create(file["name"]) as sink:
         ends = list(chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES))
         for number, (begin, end) in enumerate(ends):
             chunk = seal(number, end == size_bytes, contents[begin:end])
-            write_all(target.fileno(), memoryview(chunk))
+            sink.write(memoryview(chunk))
             digests.append(hashlib.sha256(chunk).hexdigest())
             stored_bytes += len(chunk)
             check()
             if request["fault"] is not None:
-                _strike(request["fault"], target.fileno())
-        os.fsync(target.fileno())
+                _strike(request["fault"], sink)
     tag_bytes = TAG_BYTES if cipher else 0
     chunks = {"head_bytes": head_bytes + tag_bytes, "chunk_bytes": CHUNK_BYTES + tag_bytes, "sha256": digests}
     entry = {"name": file["name"], "size_bytes": stored_bytes, "sha256": digest_of(digests), "chunks": chunks}
@@ -279,17 +262,13 @@ def _sealing(
     return sealer(secret, bound), {"cipher": wrapped}
 
 
-def _write_text(path: Path, document: dict[str, Any]) -> None:
-    with path.open("xb", buffering=0) as file:
-        write_all(file.fileno(), memoryview(json.dumps(document, indent=1, allow_nan=False).encode()))
-        os.fsync(file.fileno())
-
-
-def _strike(fault: str, fd: int) -> None:
+def _strike(fault: str, sink: Sink) -> None:
     """Make a planted fault happen in the middle of a file."""
     if fault == "disk_full":
+        if sink.fd is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         full = os.open("/dev/full", os.O_WRONLY)  # whose writes fail with the kernel's own ENOSPC
-        os.dup2(full, fd)
+        os.dup2(full, sink.fd)
         os.close(full)
     elif fault == "torn":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -297,13 +276,13 @@ def _strike(fault: str, fd: int) -> None:
         time.sleep(SLOW_CHUNK_S)
 
 
-def _prune(steps: list[int], folder: Path) -> tuple[list[int], list[tuple[int, str]]]:
+def _prune(steps: list[int], target: Target) -> tuple[list[int], list[tuple[int, str]]]:
     """Remove older checkpoints, passing over those that cannot go now; the next plan names them again."""
     pruned = []
     kept = []
     for step in steps:
         try:
-            _remove(folder / f"step-{step}", step)
+            target.prune(step)
         except FileNotFoundError:
             pruned.append(step)  # somebody else removed it
         except BlockingIOError:
@@ -313,32 +292,6 @@ def _prune(steps: list[int], folder: Path) -> tuple[list[int], list[tuple[int, s
         else:
             pruned.append(step)
     return pruned, kept
-
-
-def _remove(checkpoint: Path, step: int) -> None:
-    """Take away the name first: a removal that is cut short must not leave a torn checkpoint.
-
-    Who pins one holds the lock for readers meanwhile, so that it is looked for in time.
-    """
-    doomed = _unfinished(checkpoint)
-    fd = os.open(checkpoint, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # some network storage has no flock
-        if step in read_marks(checkpoint.parents[1]).pinned:
-            raise OSError("it was pinned just now")
-        os.rename(checkpoint, doomed)
-        try:
-            shutil.rmtree(doomed)
-        except TrainerGoneError:
-            shutil.rmtree(doomed, ignore_errors=True)  # what was begun is finished first
-            raise
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from trimtab.runtime.checkpoint.contents import open_contents
 from trimtab.runtime.checkpoint.errors import StateMismatchError
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointWeights
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.data.cache import TOKENIZER_FILE, TOKENS_FOLDER
 from trimtab.runtime.data.corpus import cached_tokenizer
 from trimtab.runtime.data.errors import DataError
@@ -33,7 +34,13 @@ _BESIDE_WEIGHTS = ("generation_config.json",)
 
 
 def export_folder(
-    checkpoint: Path, job: Job, target: Path, *, run: Path, keys: Keyring | None, dtype: WeightType
+    checkpoint: Path | ObjectPath,
+    job: Job,
+    target: Path,
+    *,
+    run: Path,
+    keys: Keyring | None,
+    dtype: WeightType,
 ) -> tuple[Path, ...]:
     """Write a checkpoint's weights as a Hugging Face folder, with what reads text beside them.
 
