@@ -36,7 +36,7 @@ def pieces(rank, value, rows=ROWS):
 
 
 @contextlib.contextmanager
-def company(folder, rows=ROWS):
+def company(folder, rows=ROWS, **settings):
     """Savers of three ranks; the first leads."""
     savers = [
         Saver(
@@ -46,6 +46,7 @@ def company(folder, rows=ROWS):
                 rank=rank,
                 is_lead=rank == 0,
                 others={other: pieces(other, 0, rows) for other in (1, 2)} if rank == 0 else {},
+                **settings,
             ),
         )
         for rank in (0, 1, 2)
@@ -153,6 +154,25 @@ def test_a_rank_that_ends_before_it_has_written_takes_the_folder_away(tmp_path):
         assert "could not write its part" in event.reason
         assert steps(tmp_path) == []
     assert os.listdir(tmp_path) == []
+
+
+def test_a_save_of_the_lead_alone_names_who_is_missing(tmp_path):
+    """S-CKP-19: a save in an ``if rank == 0`` would wait for the others until the watchdog ends the run."""
+    with company(tmp_path, rows=10, patience_s=1.0) as savers:
+        started_s = time.monotonic()
+        into = stage(savers, 1, rows=10, who=(0,))
+        (event,) = savers[0].drain(DEADLINE_S)
+        assert isinstance(event, Failed)
+        assert (
+            "nothing of rank 1 has arrived for 1 s: a save is of all ranks that hold pieces" in event.reason
+        )
+        assert time.monotonic() - started_s < 20.0
+        savers[1].stage(1, pieces(1, 1, 10), {}, retention=KEEP, into=into)  # late, and told so
+        (late,) = savers[1].drain(DEADLINE_S)
+        assert isinstance(late, Failed)
+        stage(savers, 2, rows=10)  # the next one is of all
+        assert all(isinstance(event, Saved) for events in drained(savers) for event in events)
+    assert steps(tmp_path) == [2]
 
 
 def test_the_lead_gives_up_for_all(tmp_path):

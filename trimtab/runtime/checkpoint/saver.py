@@ -32,6 +32,8 @@ MAX_EXTRA_BYTES = 60_000
 """A request must fit into a pipe that nobody reads yet (64 KiB on Linux), or staging would wait."""
 FORSAKEN_S = 3600.0
 """Without a byte, after which an unfinished save of another machine is given up: its writers wait five minutes at most."""
+PATIENCE_S = 300.0
+"""In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
 MANIFEST_ROOM_BYTES = 1_000_000
 """Free space asked for beyond the tensors: manifest, folder and the file system's own."""
 
@@ -55,11 +57,13 @@ class Company:
         rank: The saver's own.
         is_lead: Whether it makes the folder, and gives it its name when all have written; one rank does.
         others: For the lead: what every other rank writes, names and shapes.
+        patience_s: How long the lead waits while nothing arrives of another rank's files.
     """
 
     rank: int
     is_lead: bool
     others: Mapping[int, State] = field(default_factory=dict)
+    patience_s: float = PATIENCE_S
 
 
 class Saver:
@@ -296,6 +300,7 @@ class Saver:
             "manifest": manifest_document(self._manifest(step, extra, into)),
             "remove": _abandoned(self._folder, None) if isinstance(self._folder, Path) else [],
             "prune": plan_pruning(self._complete | {step}, retention).remove,
+            "patience_s": self._company.patience_s if self._company else PATIENCE_S,
             "others": [
                 {
                     "receipt": _receipt(rank),

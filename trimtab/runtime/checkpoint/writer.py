@@ -15,7 +15,7 @@ through a pipe: the memory behind FD holds the exact bytes of the files.
     {"step": 20, …, "into": "step-20.tmp-6",                 one rank's part of a save that several write together
      "receipt": "rank-1.json"}
     {"step": 20, …, "manifest": {...}, "into": "step-20.tmp-7",      the lead's, who waits for the others
-     "others": [{"receipt": "rank-1.json", "files": [{"name": "model-1.safetensors", "size_bytes": 104}]}]}
+     "patience_s": 300.0, "others": [{"receipt": "rank-1.json", "files": [{"name": "model-1.safetensors", "size_bytes": 104}]}]}
 
     {"event": "ready"}                                       after the start
     {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
@@ -58,8 +58,6 @@ NICENESS = 10
 """The trainer's own threads come first; on an idle core it makes no difference."""
 SLOW_CHUNK_S = 0.1
 """The pause after each chunk under the planted fault ``slow``."""
-PATIENCE_S = 300.0
-"""In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
 ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 """Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
 send to a whole process group as a notice of preemption."""
@@ -182,7 +180,7 @@ def _save(request: dict[str, Any], image: memoryview, target: Target, check: Cal
             return
         others = request.get("others", ())
         for other in others:
-            entries += _await(attempt, other, request["step"], key, check)
+            entries += _await(attempt, other, request, key, check)
         manifest = request["manifest"] | {"files": entries}
         attempt.finish(signed(manifest, key) if key else manifest, [other["receipt"] for other in others])
     except BaseException:
@@ -197,7 +195,11 @@ def _receipt(step: int, entries: list[dict[str, Any]], key: Key | None) -> dict[
 
 
 def _await(
-    attempt: Attempt, other: dict[str, Any], step: int, key: Key | None, check: Callable[[], None]
+    attempt: Attempt,
+    other: dict[str, Any],
+    request: dict[str, Any],
+    key: Key | None,
+    check: Callable[[], None],
 ) -> list[dict[str, Any]]:
     """Wait until another rank has written its files; their entries in the manifest.
 
@@ -209,12 +211,15 @@ def _await(
         check()
         found_bytes = attempt.arrived_bytes(names)
         if found_bytes != arrived_bytes:
-            arrived_bytes, deadline_s = found_bytes, time.monotonic() + PATIENCE_S
+            arrived_bytes, deadline_s = found_bytes, time.monotonic() + request["patience_s"]
         elif time.monotonic() > deadline_s:
-            raise OSError(f"nothing of {other['receipt']} has arrived for {PATIENCE_S:g} s")
+            rank = other["receipt"].removesuffix(".json").replace("-", " ")
+            raise OSError(
+                f"nothing of {rank} has arrived for {request['patience_s']:g} s: a save is of all ranks that hold pieces"
+            )
         time.sleep(attempt.look_s)
     entries: list[dict[str, Any]] = said["files"]
-    if said != _receipt(step, entries, key):
+    if said != _receipt(request["step"], entries, key):
         raise OSError(f"{other['receipt']} does not bear the run's mark: another program wrote it")
     stated = [{name: entry[name] for name in ("name", "size_bytes")} for entry in entries]
     if stated != other["files"]:
