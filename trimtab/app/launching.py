@@ -71,7 +71,7 @@ def build_launch(
             inherited,
             run=folder.name,
             threads=card.threads,
-            passed=card.environment.passed,
+            passed=(*card.environment.passed, *tolerance.checkpoint.key_variables),
             added=card.environment.assigned,
         ),
         limits=limits_of(job),

@@ -16,6 +16,9 @@ from trimtab.plan.formations import Formations
 from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.places import checkpoints_of
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.data.cache import TOKENS_FOLDER
@@ -23,7 +26,7 @@ from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, 
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import clip_of, keeping_rules, step_rules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, keyring_of, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import ElasticEvaluator, ElasticRunner, ElasticSeat, SeatMaker, Snapshots, Timed
 from trimtab.runtime.lowering import Rules
@@ -53,12 +56,14 @@ class Ground:
         job: With every constant resolved.
         ticket: Of the rank.
         corpus: The job's.
+        keys: What its checkpoints are signed with.
         device: Of the rank.
     """
 
     job: Job
     ticket: Mapping[str, Any]
     corpus: Corpus
+    keys: Keyring
     device: torch.device
     recorder: Recorder
     link: Link
@@ -72,8 +77,13 @@ class Ground:
 
     def weights(self) -> Weights | None:
         """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
-        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
+        is_begun = newest_complete(self.root, self.keys).folder is not None
         return None if is_begun else open_job_weights(self.job)
+
+    @property
+    def root(self) -> Path | ObjectPath:
+        """Where the run's checkpoints are."""
+        return checkpoints_of(Path(self.ticket["folder"]), self.job.fault_tolerance.checkpoint.to, Path())
 
     def cluster(self) -> Cluster:
         """Where the ranks stand."""
@@ -104,6 +114,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         job=job,
         ticket=ticket,
         corpus=open_job_corpus(job, folder, watch),
+        keys=keyring_of(job, folder),
         device=torch_device(kind, ticket["rank"]),
         recorder=recorder,
         link=link,
@@ -113,9 +124,13 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     program = parse_strategy(job.parallelism.text, source="parallelism")
     trained = _trained(ground, program)
     keeper = Keeper(
-        folder / "checkpoints",
+        folder,
         rules=keeping_rules(
-            job, keeps_best=job.fault_tolerance.checkpoint.keep_best, identity={"data": ground.corpus.digest}
+            job,
+            folder,
+            keeps_best=job.fault_tolerance.checkpoint.keep_best,
+            identity={"data": ground.corpus.digest},
+            keys=ground.keys,
         ),
         is_first=ticket["rank"] == 0,
         state=trained.state,
