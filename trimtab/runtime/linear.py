@@ -46,6 +46,16 @@ def fast_linear_gradients(
     return grad_x, grad_weight, grad_rows.sum(0) if is_biased else None
 
 
+def input_gradient(grad_rows: Tensor, weight: Tensor) -> Tensor:
+    """The input's half of ``linear``'s gradient [N, in], from [N, out] and [out, in]; no graph."""
+    return _grad_x(grad_rows, weight) if takes_fast_product(grad_rows) else grad_rows @ weight
+
+
+def weight_gradient(grad_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """The matrix's half [out, in], from [N, out] and [N, in]; no graph."""
+    return _grad_weight(grad_rows, x_rows) if takes_fast_product(grad_rows) else grad_rows.t() @ x_rows
+
+
 class Linear(nn.Linear):
     """Torch's linear layer with the product above, and without initial values.
 
