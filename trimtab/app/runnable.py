@@ -3,11 +3,11 @@
 from trimtab.app.compiling import compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
+from trimtab.plan import trains_as_replicas
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Problem, StrategyError
 from trimtab.spec.language import (
-    is_replicated,
     unsupported_beside_class,
     unsupported_beside_script,
     unsupported_by_runtime,
@@ -31,7 +31,7 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
     problems = _unsupported(loaded)
     if problems:
         raise StrategyError(problems, loaded.program.documents)
-    if loaded.job.script is not None or is_replicated(loaded.program):
+    if loaded.job.script is not None or trains_as_replicas(loaded.job, loaded.program):
         return
     if loaded.job.model.module is None:
         plan = compiled(loaded)

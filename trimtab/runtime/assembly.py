@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
-from trimtab.plan import network_of
+from trimtab.plan import network_of, trains_as_replicas
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.formations import Formations
 from trimtab.plan.training import training_of
@@ -41,7 +41,6 @@ from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.runtime.weights.reading import FolderWeights, Weights
 from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
 from trimtab.spec.constants import rule_of
-from trimtab.spec.language import is_replicated
 from trimtab.terms import InputError, OnLoss
 
 
@@ -152,12 +151,13 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
 
 def _only_checkpoints(job: Job, program: Program) -> bool:
     """Whether after a loss nothing but a checkpoint is looked at. A plan finds out what is still there."""
-    has_plan = not is_replicated(program) and network_of(job) is not None
-    return not has_plan and rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK
+    is_replicated = trains_as_replicas(job, program)
+    has_plan = not is_replicated and network_of(job) is not None
+    return not has_plan and rule_of(job, is_replicated=is_replicated) is OnLoss.ROLLBACK
 
 
 def _trained(ground: Ground, program: Program) -> Trained:
-    if is_replicated(program):
+    if trains_as_replicas(ground.job, program):
         return replicated(ground)
     if network_of(ground.job) is None:
         return stored(ground, program)

@@ -72,14 +72,14 @@ def initial_tensor(network: Network, name: str, shape: tuple[int, ...], *, seed:
 
 
 def refuse_unbuildable(network: Network) -> None:
-    """Refuse a network that can be planned but not computed.
+    """Refuse a network that is computed by its plan alone.
 
     Raises: InputError that names what it has and what would do.
     """
     if network.experts:
         raise InputError(
-            f"{network.name} has {network.experts} experts in each layer; such a network can be planned and "
-            "explained, and not yet trained. Set model.experts: 0 and model.top_k: 0 for a dense one."
+            f"{network.name} has {network.experts} experts in each layer: a plan computes them, and no module does. "
+            "Train it by a job, or set model.experts: 0 and model.top_k: 0 for a dense one."
         )
 
 
