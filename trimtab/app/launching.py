@@ -65,7 +65,11 @@ def build_launch(
             "working_folder": str(working_folder),
             "job_file": job_file,
             "resume": is_resumed,
-            "machine": {"cores": machine.cores, "memory_bytes": machine.memory_bytes},
+            "machine": {
+                "cores": machine.cores,
+                "memory_bytes": machine.memory_bytes,
+                "has_accelerator": machine.has_accelerator,
+            },
         },
         environment=clean_environment(
             inherited,

@@ -29,7 +29,12 @@ def seating_of(job: Job, program: Program, machine: MachineFacts) -> Seating:
         return Seating(layouts=((tuple(range(devices)),),), most=devices)
     stand = cluster(
         job.orchestration.cluster or THIS_MACHINE,
-        machine=Machine(num_devices=devices, cores=machine.cores, memory_bytes=machine.memory_bytes),
+        machine=Machine(
+            num_devices=devices,
+            cores=machine.cores,
+            memory_bytes=machine.memory_bytes,
+            has_accelerator=machine.has_accelerator,
+        ),
     )
     training = replace(training_of(job, network), clips=True)
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)

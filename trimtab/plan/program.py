@@ -294,9 +294,20 @@ class Parameter:
         held = elements * BYTES_OF[self.dtypes[table.value]]
         if table is not Table.STATES:
             return held
-        whole = local_elements(self.dims, self.shape, self.computed, sizes)
         master = elements * BYTES_OF["fp32"] if self.has_master else 0
-        return held * self.num_states + master + whole * BYTES_OF["fp32"] * self.num_residuals
+        return held * self.num_states + master + self.residual_bytes(sizes)
+
+    def residual_bytes(self, sizes: Mapping[str, int]) -> int:
+        """What compression has left over of its gradient on one rank; it stays on the device."""
+        whole = local_elements(self.dims, self.shape, self.computed, sizes)
+        return whole * BYTES_OF["fp32"] * self.num_residuals
+
+    def waiting_bytes(self, table: Table, sizes: Mapping[str, int]) -> int:
+        """How much of ``held_bytes`` is kept in host memory."""
+        if table.value not in self.offloaded:
+            return 0
+        left = self.residual_bytes(sizes) if table is Table.STATES else 0
+        return self.held_bytes(table, sizes) - left
 
     @property
     def has_master(self) -> bool:

@@ -13,6 +13,7 @@ from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
 from trimtab.plan import network_of, trains_as_replicas
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.formations import Formations
+from trimtab.plan.physical import Plan
 from trimtab.plan.training import training_of
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
@@ -202,9 +203,12 @@ def laid_out(ground: Ground, program: Program) -> Trained:
     job, rank, devices = ground.job, ground.ticket["rank"], ground.job.orchestration.devices
     network = network_of(job)
     assert network is not None, "a class of the user's own has no plan"
+    if ground.device.type != "cpu":  # Whatever a plan's ranks make, they make there.
+        torch.set_default_device(ground.device)
     training = replace(training_of(job, network), clips=True)  # Every step is guarded by its norm.
     stand = ground.cluster()
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)
+    _refuse_offload(plan, ground.device)
     chosen, every = job.train.optimizer, job.fault_tolerance.snapshots
     hosts = job.orchestration.hosts
 
@@ -243,6 +247,19 @@ def laid_out(ground: Ground, program: Program) -> Trained:
         evaluator=ElasticEvaluator(elastic) if elastic.seat.evaluator is not None else None,
         flops_per_token=float(network.flops_per_token(job.data.sequence, causal=True)),
     )
+
+
+def _refuse_offload(plan: Plan, device: torch.device) -> None:
+    """Whatever devices a cluster is said to have: a rank that computes on the host cannot do without its memory.
+
+    Raises: InputError at the statement.
+    """
+    lines = [line for by_name in plan.bound.offloaded.values() for line in by_name.values()]
+    if lines and device.type == "cpu":
+        raise InputError(
+            f"{lines[0].source}:{lines[0].line}  this rank's device is the host's memory: there is nowhere else to put "
+            "what OFFLOAD names\n  Leave it out, or run where torch sees an accelerator."
+        )
 
 
 def stored(ground: Ground, program: Program) -> Trained:

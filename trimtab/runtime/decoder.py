@@ -61,14 +61,14 @@ def initial_tensor(network: Network, name: str, shape: tuple[int, ...], *, seed:
     draw those that it holds.
     """
     if name.endswith(".bias"):
-        return torch.zeros(shape)
+        return torch.zeros(shape, device="cpu")
     if "norm." in name:
-        return torch.ones(shape)
+        return torch.ones(shape, device="cpu")
     writes_residual = name.endswith(("attention.wo.weight", "mlp.down.weight"))
     std = _INITIAL_STD / math.sqrt(2 * network.layers) if writes_residual else _INITIAL_STD
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.empty(shape, device="cpu").normal_(0.0, std, generator=generator)
 
 
 def refuse_unbuildable(network: Network) -> None:

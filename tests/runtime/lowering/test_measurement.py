@@ -26,6 +26,13 @@ paddings of stored pieces, are what is not exact."""
 MORE: dict[str, Layout] = {
     "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
     "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
+    "states and activations on the host": (
+        2,
+        "MESH dp 2\nSTORE states OVER dp\nKEEP params IN bf16\nOFFLOAD states TO host\n"
+        "OFFLOAD activations WHERE kind IN ('linear', 'norm') TO host",
+        ROTARY,
+        {},
+    ),
     "much vocabulary, in chunks": (
         1,
         "RECOMPUTE activations WHERE name = 'logits'",
