@@ -20,6 +20,7 @@ from trimtab.runtime.agent_link import Link
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.data.cache import TOKENS_FOLDER
+from trimtab.runtime.decoder import Decoder
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
@@ -40,7 +41,7 @@ from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
 from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.runtime.weights.reading import FolderWeights, Weights
-from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
+from trimtab.spec import Compile, Injection, Job, Program, parse_strategy, resolve_mesh
 from trimtab.spec.constants import rule_of
 from trimtab.terms import InputError, OnLoss
 
@@ -172,6 +173,8 @@ def replicated(ground: Ground) -> Trained:
     model = build_job_model(job, corpus, keyed, weights=ground.weights())
     model.module.to(ground.device)
     state = FlatState(model.logical_parameters())
+    if job.train.compile is Compile.BLOCKS:
+        compile_blocks(model, int(job.train.microbatch), job.data.sequence, ground.device)
     optimizer = build_job_optimizer(job, state)
     runner = StepRunner(
         rules=step_rules(job),
@@ -208,7 +211,7 @@ def laid_out(ground: Ground, program: Program) -> Trained:
     training = replace(training_of(job, network), clips=True)  # Every step is guarded by its norm.
     stand = ground.cluster()
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)
-    _refuse_offload(plan, ground.device)
+    refuse_offload(plan, ground.device)
     chosen, every = job.train.optimizer, job.fault_tolerance.snapshots
     hosts = job.orchestration.hosts
 
@@ -249,7 +252,7 @@ def laid_out(ground: Ground, program: Program) -> Trained:
     )
 
 
-def _refuse_offload(plan: Plan, device: torch.device) -> None:
+def refuse_offload(plan: Plan, device: torch.device) -> None:
     """Whatever devices a cluster is said to have: a rank that computes on the host cannot do without its memory.
 
     Raises: InputError at the statement.
@@ -260,6 +263,15 @@ def _refuse_offload(plan: Plan, device: torch.device) -> None:
             f"{lines[0].source}:{lines[0].line}  this rank's device is the host's memory: there is nowhere else to put "
             "what OFFLOAD names\n  Leave it out, or run where torch sees an accelerator."
         )
+
+
+def compile_blocks(model: Model, microbatch: int, sequence: int, device: torch.device) -> None:
+    """Have each layer compiled, now: a first step would take as long, and be taken for a rank that hangs."""
+    assert isinstance(model.module, Decoder), "blocks are of networks"
+    model.module.compile_blocks()
+    tokens = torch.zeros((microbatch, sequence), dtype=torch.int64, device=device)
+    model.loss_sum(tokens, tokens)[0].backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    model.module.zero_grad(set_to_none=True)
 
 
 def stored(ground: Ground, program: Program) -> Trained:

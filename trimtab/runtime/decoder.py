@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
+from trimtab.runtime.compat import compile_here
 from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
 from trimtab.runtime.rms_norm import RmsNorm
@@ -114,6 +115,15 @@ class Decoder(nn.Module):
             self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
         self.head_gradient: GradientSum | None = None
+
+    def compile_blocks(self) -> None:
+        """Let torch's compiler make kernels for each layer, in its first forward pass; layers that are alike share them.
+
+        Names and values of parameters stay. Bits are others than without; they are the same in every process.
+        """
+        compile_here()
+        for layer in self.layers:
+            layer.compile()
 
     def initialize(self, seed: int) -> None:
         """Fill every parameter with ``initial_tensor``."""

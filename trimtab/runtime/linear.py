@@ -27,7 +27,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def takes_fast_product(x: Tensor) -> bool:
-    """Whether ``linear`` of such an ``x`` goes through oneDNN."""
+    """Whether ``linear`` of such an ``x`` goes through oneDNN; torch's compiler chooses by itself."""
+    if torch.compiler.is_compiling():
+        return False
     return _HAS_FAST_PRODUCT and x.dtype is torch.float32 and x.device.type == "cpu" and not _is_autocast()
 
 

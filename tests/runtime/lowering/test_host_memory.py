@@ -3,16 +3,19 @@
 Devices are CPUs here: what would be two memories is one, and each byte that goes from one to the other is counted.
 """
 
+import pytest
 import torch
 
 from tests.runtime.lowering.small_plans import ROTARY, small_plan
 from trimtab.cost.counts import counts_of
 from trimtab.cost.host_traffic import waiting_activation_bytes
 from trimtab.plan.physical import Plan
+from trimtab.runtime.assembly import refuse_offload
 from trimtab.runtime.lowering import HostMemory, Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import AdamW
+from trimtab.terms import InputError
 
 STATES = "OFFLOAD states TO host"
 ACTIVATIONS = "OFFLOAD activations WHERE kind IN ('linear', 'norm') TO host"
@@ -76,3 +79,11 @@ def test_some_parameters_states_stay_on_the_device() -> None:
     for tensors in rank.optimizer.states.values():
         for name, tensor in tensors.items():
             assert (tensor.data_ptr() in held) is (name != "embedding.weight"), name
+
+
+def test_a_rank_on_the_host_has_no_other_memory() -> None:
+    """A cluster may be said to have accelerators; a rank that computes on the host would copy its states to where they are."""
+    with pytest.raises(InputError, match=r"run\.trim:1  this rank's device is the host's memory"):
+        refuse_offload(_plan(STATES), torch.device("cpu"))
+    refuse_offload(_plan(STATES), torch.device("meta"))
+    refuse_offload(_plan("MESH dp 1"), torch.device("cpu"))
