@@ -20,7 +20,7 @@ from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
 from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
-from trimtab.plan.layout import network_of, plan_layout
+from trimtab.plan.layout import network_of, plan_layout, trains_as_replicas
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Program, StrategyError
 from trimtab.spec.language import is_replicated, unsupported_beside_class
@@ -293,7 +293,7 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
         ),
         origins=origins,
     )
-    if plan is None or not is_replicated(loaded.program):
+    if plan is None or not trains_as_replicas(job, loaded.program):
         return asked
     # Only where ranks hold the same: who shares the work stands in another room.
     from trimtab.app.replicas import largest_memory, replicated_facts

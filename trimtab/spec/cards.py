@@ -281,6 +281,13 @@ class OnNonfinite(StrEnum):
     ROLLBACK = "rollback"
 
 
+class Compile(StrEnum):
+    """What torch's compiler is given."""
+
+    OFF = "off"
+    BLOCKS = "blocks"
+
+
 class Train(Card):
     """How long, with what batch and by which rule the weights change: exactly one of `steps` and `epochs`."""
 
@@ -303,6 +310,9 @@ class Train(Card):
     """Largest gradient norm, over all parameters; off: no clipping. Default: 1.0."""
     compute: ComputeChoice = ComputeType.FP32
     """Type of matrix products, fp32 or bf16; master weights are fp32 in both. Default: fp32."""
+    compile: Annotated[Compile, Field(strict=False)] = Compile.OFF
+    """What torch's compiler is given: off, or blocks, each layer of a network by itself; a constant of the run.
+    Default: off."""
     evaluate: Evaluate = Evaluate()
     """Scoring of the held-out text. Default: at the end only."""
     on_nonfinite: Annotated[OnNonfinite, Field(strict=False)] = OnNonfinite.SKIP
