@@ -2,7 +2,8 @@
 
 ``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: nothing is prefetched,
 collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
-is gone through in order.
+is gone through in order. Sums that have been started while the backward pass goes on may be at work until they are waited
+for, one on each group of ranks: the one that needs most is counted all the while.
 """
 
 from collections import Counter
@@ -11,8 +12,10 @@ from dataclasses import dataclass, replace
 
 from trimtab.cost.block_bytes import value_bytes
 from trimtab.cost.counts import Counts
+from trimtab.cost.early_memory import EarlyMemory
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.cost.operator_bytes import OperatorCounter
+from trimtab.plan.early_sums import BACKWARD
 from trimtab.plan.explanation import RankGroup
 from trimtab.plan.lifetimes import FORWARD_OF, Turn, sums_in_place, turns_of, update_turns
 from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
@@ -57,13 +60,14 @@ class StepMemory:
         params, grads, states = (table.device_bytes for table in self._counts.holdings.of(group.stages))
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
-        walk = _Walk(self._plan, self._blocks, base, group.stages)
         actions = _actions(self._plan, self._counts, group.place)
+        early = EarlyMemory(self._plan, actions)
+        walk = _Walk(self._plan, self._blocks, base, group.stages, early)
         for action, following in zip(actions, (*actions[1:], None), strict=True):
             walk.act(action, following)
         # Gradients are let go when the next step begins.
         start = replace(base, gradients=grads)
-        update = _larger(start, _update(self._plan, self._counts, group, start))
+        update = _larger(start, _update(self._plan, group, start, early))
         return {
             Moment.FORWARD: _larger(start, walk.most[Moment.FORWARD]),
             Moment.BACKWARD: walk.most[Moment.BACKWARD],
@@ -223,9 +227,14 @@ class _Walk:
     """Goes through the actions of a rank."""
 
     def __init__(
-        self, plan: Plan, blocks: Mapping[str, _BlockMemory], base: MemoryClasses, stages: Sequence[int]
+        self,
+        plan: Plan,
+        blocks: Mapping[str, _BlockMemory],
+        base: MemoryClasses,
+        stages: Sequence[int],
+        early: EarlyMemory,
     ) -> None:
-        self._plan, self._blocks, self._base = plan, blocks, base
+        self._plan, self._blocks, self._base, self._early = plan, blocks, base, early
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
         self._posted = self._arriving = 0
@@ -244,12 +253,13 @@ class _Walk:
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
             self._post(action.stage, action.stage + 1)
-        elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+        elif action.kind in BACKWARD:
             for index, block in reversed(sites):
                 memory = self._blocks[block.name]
                 self._add_gradients(index, block)
                 self._look(Moment.BACKWARD, memory.backward.most)
                 del self._kept[index, action.microbatch]
+                self._early.leave(index, action)
             self._post(action.stage, action.stage - 1)
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
@@ -270,7 +280,7 @@ class _Walk:
         match action.kind:
             case ActionKind.FORWARD:
                 return self._handed(stage - 1, stage)
-            case ActionKind.BACKWARD | ActionKind.BACKWARD_INPUT:
+            case kind if kind in BACKWARD:
                 return self._handed(stage + 1, stage)
             case _:
                 return 0
@@ -300,8 +310,8 @@ class _Walk:
             states=base.states,
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
-            working=local.working + base.working,
-            buffers=local.buffers + self._posted + self._arriving,
+            working=local.working + base.working + self._early.made,
+            buffers=local.buffers + self._posted + self._arriving + self._early.scratch,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
@@ -318,11 +328,13 @@ class _Walk:
             yield 1 + len(plan.pipeline.stage_of_layer), head
 
 
-def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -> MemoryClasses:
-    """What the update needs."""
-    update = plan.update
-    count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {}, sums_in_place(update))
+def _update(plan: Plan, group: RankGroup, base: MemoryClasses, early: EarlyMemory) -> MemoryClasses:
+    """What the update needs, from the end of the backward pass on."""
+    update, count = plan.update, early.count
     tally = _Tally()
+    for operator in early.started:
+        for name in operator.outputs:
+            tally.add("working", name, count.made(operator, name))
     is_here = {name: _is_here(plan, name, group.stages) for name in update.values}
     for turn in update_turns(update, SCALARS):
         operator = turn.operator
@@ -330,11 +342,16 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
         if not held or (len(held) < len(operator.inputs) and operator.kind not in _OF_SOME):
             continue
         is_sent = operator.transfer is not None and _takes_part(operator, group)
-        for name in operator.outputs:
-            tally.add(
-                "working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name)
-            )
         scratch = count.of(replace(operator, inputs=held)).scratch
+        if early.is_started(operator):
+            tally.look(early.scratch, "buffers")
+            early.join(operator)
+            scratch = early.scratch
+        else:
+            scratch += early.scratch
+            for name in operator.outputs:
+                is_same = _is_same(plan, operator, held, is_sent)
+                tally.add("working", name, 0 if is_same else count.made(operator, name))
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
         if is_sent:
