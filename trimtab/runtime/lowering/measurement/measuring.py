@@ -2,17 +2,18 @@
 
 import gc
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator
 from trimtab.runtime.lowering.batches import Microbatch, microbatches_of
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.crew import Crew
 from trimtab.runtime.lowering.measurement.memory import MemoryMeasurement, MemoryObserver
 from trimtab.runtime.lowering.measurement.storages import StorageTracker
 from trimtab.runtime.lowering.measurement.times import StepTimes, Stopwatch, TimedWires
 from trimtab.runtime.lowering.rank import Rank
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.updating import Rules
 from trimtab.runtime.lowering.verification import Question, Rate, ragged_batch
 from trimtab.runtime.lowering.wires import Count, Sent, Wires
@@ -110,3 +111,6 @@ class _Handing(Observer):
 
     def made(self, scope: Scope, operator: Operator) -> None:
         self.to.made(scope, operator)
+
+    def beside(self) -> AbstractContextManager[None]:
+        return self.to.beside()

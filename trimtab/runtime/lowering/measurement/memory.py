@@ -1,6 +1,7 @@
 """What does a rank hold between steps, and what is the most that it needs in each part of a step?"""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -8,8 +9,8 @@ from torch import Tensor
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.measurement.storages import Peak, StorageTracker
+from trimtab.runtime.lowering.scopes import Observer, Scope
 
 _MOMENT = {
     Phase.FORWARD: Moment.FORWARD,
@@ -110,6 +111,10 @@ class MemoryObserver(Observer):
                 tracker.relabel(
                     (scope.tensors[name] for name in kept if name in scope.tensors), "activations"
                 )
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What a thread makes that sums gradients are its buffers, until the sum is taken."""
+        return self._tracker.beside("buffers")
 
     def _purpose(self, scope: Scope, operator: Operator) -> str:
         """What is left of an operator but its outputs."""
