@@ -69,19 +69,15 @@ def test_a_slower_backward_pass_hides_more(plan: Plan) -> None:
 
 
 def test_what_is_at_work_beside_the_backward_pass_needs_memory(plan_of: PlanOf) -> None:
-    """Pieces live from the start of their sum on, and of sums of one group one is packed at a time."""
+    """Pieces live from the start of their sum on, and what is sent is packed."""
     plan = plan_of("MESH dp 4\nSTORE states OVER dp\nREDUCE grads OVER dp BUCKET 1MB", tied=False)
     memory = EarlyMemory(plan, ACTIONS)
     sums = [early.operator for early in early_sums(plan, ACTIONS)]
     assert {operator.kind for operator in sums} == {OperatorKind.REDUCE_SCATTER}
-    backward = ACTIONS[1]
-    for block in range(1 + len(plan.pipeline.stage_of_layer), 0, -1):
-        memory.leave(block, backward)
+    blocks = range(1 + len(plan.pipeline.stage_of_layer), -1, -1)
+    needs = [memory.leave(block, ACTIONS[1]) for block in blocks]
+    assert needs[-1] is None
+    assert max(found for found in needs if found) == max(memory.count.of(found).scratch for found in sums)
     assert memory.started == sums
+    assert all(memory.is_started(operator) for operator in sums)
     assert memory.made == sum(memory.count.size(name) for operator in sums for name in operator.outputs)
-    needs = [memory.count.of(operator).scratch for operator in sums]
-    assert memory.scratch == max(needs) < sum(needs)
-    for operator in sums:
-        assert memory.is_started(operator)
-        memory.join(operator)
-    assert memory.scratch == 0

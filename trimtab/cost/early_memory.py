@@ -1,4 +1,4 @@
-"""What sums need that have been started while the backward pass goes on, until they are waited for."""
+"""What sums need that start while the backward pass goes on."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,8 @@ class EarlyMemory:
 
     Attributes:
         count: For operators of the update.
-        made: Bytes of what sums give that have been started: there from their start on.
-        scratch: Bytes that they may need at once: of those that nobody has waited for, one at a time on each group of
-            ranks.
+        started: Sums that run beside the backward pass.
+        made: Bytes of what they give: there from their start on.
     """
 
     def __init__(self, plan: Plan, actions: Sequence[Action]) -> None:
@@ -31,32 +30,21 @@ class EarlyMemory:
         for early in early_sums(plan, actions):
             self._starts.setdefault(early.after, []).append(early.operator)
         self._last = {action.stage: action.microbatch for action in actions if action.kind in BACKWARD}
-        self._needs: dict[int, tuple[tuple[str, ...], int]] = {}
         self.started: list[Operator] = []
-        self.made = self.scratch = 0
+        self.made = 0
 
-    def leave(self, block: int, action: Action) -> None:
-        """A backward pass has left a block: if it was the last one, what has waited for it starts."""
-        if action.microbatch != self._last[action.stage]:
-            return
-        for operator in self._starts.get(block, ()):
-            assert operator.transfer is not None, "sums are sent"
+    def leave(self, block: int, action: Action) -> int | None:
+        """A backward pass has left a block: if it was the last one, what has waited for it starts.
+
+        Returns: Bytes that the sum which needs most needs while it is at work; None if nothing starts.
+        """
+        if action.microbatch != self._last[action.stage] or block not in self._starts:
+            return None
+        for operator in self._starts[block]:
             self.started.append(operator)
-            self._needs[id(operator)] = operator.transfer.axes, self.count.of(operator).scratch
             self.made += sum(self.count.made(operator, name) for name in operator.outputs)
-            self._weigh()
+        return max(self.count.of(operator).scratch for operator in self._starts[block])
 
     def is_started(self, operator: Operator) -> bool:
-        """Whether it runs, and nobody has waited for it."""
-        return id(operator) in self._needs
-
-    def join(self, operator: Operator) -> None:
-        """One is waited for."""
-        del self._needs[id(operator)]
-        self._weigh()
-
-    def _weigh(self) -> None:
-        most: dict[tuple[str, ...], int] = {}
-        for axes, needs in self._needs.values():
-            most[axes] = max(most.get(axes, 0), needs)
-        self.scratch = sum(most.values())
+        """Whether it runs beside the backward pass."""
+        return any(operator is found for found in self.started)

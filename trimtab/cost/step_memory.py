@@ -1,15 +1,16 @@
 """Memory of a rank by class over a step, if it runs its plan operator by operator, as this release's runtime does.
 
-``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: nothing is prefetched,
-collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
-is gone through in order. Sums that have been started while the backward pass goes on may be at work until they are waited
-for, one on each group of ranks: the one that needs most is counted all the while.
+``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: parameters are gathered one block
+ahead, collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
+is gone through in order. What another thread does beside the computation is counted as if it were done at once where it is
+started, as it is when memory is measured: on its own thread its buffers may fall together with the peak of a block.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trimtab.cost.ahead_memory import AheadMemory, GatherBytes
 from trimtab.cost.block_bytes import value_bytes
 from trimtab.cost.counts import Counts
 from trimtab.cost.early_memory import EarlyMemory
@@ -21,7 +22,7 @@ from trimtab.plan.lifetimes import FORWARD_OF, Turn, sums_in_place, turns_of, up
 from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
 from trimtab.plan.pipelines import Action, ActionKind
 from trimtab.plan.placements import local_elements
-from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Value
 from trimtab.plan.tables import BYTES_OF, Table
 
 _COUNTER_BYTES = BYTES_OF["fp32"]
@@ -62,7 +63,10 @@ class StepMemory:
         base = MemoryClasses(parameters=params, states=states, working=constants)
         actions = _actions(self._plan, self._counts, group.place)
         early = EarlyMemory(self._plan, actions)
-        walk = _Walk(self._plan, self._blocks, base, group.stages, early)
+        ahead = AheadMemory(
+            self._plan, actions, {name: block.gathers for name, block in self._blocks.items()}
+        )
+        walk = _Walk(self._plan, self._blocks, base, group.stages, early, ahead)
         for action, following in zip(actions, (*actions[1:], None), strict=True):
             walk.act(action, following)
         # Gradients are let go when the next step begins.
@@ -96,6 +100,10 @@ class _BlockMemory:
         self._count = OperatorCounter(plan.network, plan.axis_sizes, block.values, _weights(plan, block))
         turns = turns_of(block)
         self._recomputed = {_tape(operator) for operator in block.recompute}
+        self.gathers = GatherBytes(
+            sum(self._count.size(name) for operator in block.gathers for name in operator.outputs),
+            max((self._count.of(operator).scratch for operator in block.gathers), default=0),
+        )
         self.forward = self._forward(turns.forward)
         self.backward = self._backward(turns.recompute, turns.backward)
         self.gradients = {
@@ -233,8 +241,10 @@ class _Walk:
         base: MemoryClasses,
         stages: Sequence[int],
         early: EarlyMemory,
+        ahead: AheadMemory,
     ) -> None:
-        self._plan, self._blocks, self._base, self._early = plan, blocks, base, early
+        self._plan, self._blocks, self._base = plan, blocks, base
+        self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
         self._posted = self._arriving = 0
@@ -250,6 +260,7 @@ class _Walk:
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
                 passed = self._blocks[block.name].forward
+                self._enter(Moment.FORWARD, block, block.values.get("in"))
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
             self._post(action.stage, action.stage + 1)
@@ -257,10 +268,26 @@ class _Walk:
             for index, block in reversed(sites):
                 memory = self._blocks[block.name]
                 self._add_gradients(index, block)
+                self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
                 self._look(Moment.BACKWARD, memory.backward.most)
                 del self._kept[index, action.microbatch]
-                self._early.leave(index, action)
+                scratch = self._early.leave(index, action)
+                if scratch is not None:
+                    handed = self._size(block.values.get(block.gradient))
+                    self._look(Moment.BACKWARD, MemoryClasses(working=handed, buffers=scratch))
             self._post(action.stage, action.stage - 1)
+
+    def _enter(self, moment: Moment, block: Block, handed: Value | None) -> None:
+        """A block has its parameters, and those of the next one are gathered before it computes."""
+        own = self._blocks[block.name].gathers.gathered
+        self._ahead.enter()
+        coming = self._ahead.coming
+        local = MemoryClasses(gathered=own, working=self._size(handed), buffers=coming.scratch)
+        if coming.gathered:
+            self._look(moment, local)
+
+    def _size(self, value: Value | None) -> int:
+        return 0 if value is None else value_bytes(value, self._plan.axis_sizes)
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
         """Sums of gradients that a block adds to; those of some names in the update, or all."""
@@ -311,7 +338,8 @@ class _Walk:
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
             working=local.working + base.working + self._early.made,
-            buffers=local.buffers + self._posted + self._arriving + self._early.scratch,
+            gathered=local.gathered + self._ahead.coming.gathered,
+            buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
@@ -342,16 +370,13 @@ def _update(plan: Plan, group: RankGroup, base: MemoryClasses, early: EarlyMemor
         if not held or (len(held) < len(operator.inputs) and operator.kind not in _OF_SOME):
             continue
         is_sent = operator.transfer is not None and _takes_part(operator, group)
-        scratch = count.of(replace(operator, inputs=held)).scratch
         if early.is_started(operator):
-            tally.look(early.scratch, "buffers")
-            early.join(operator)
-            scratch = early.scratch
-        else:
-            scratch += early.scratch
-            for name in operator.outputs:
-                is_same = _is_same(plan, operator, held, is_sent)
-                tally.add("working", name, 0 if is_same else count.made(operator, name))
+            tally.drop(turn.dead)
+            continue
+        for name in operator.outputs:
+            is_same = _is_same(plan, operator, held, is_sent)
+            tally.add("working", name, 0 if is_same else count.made(operator, name))
+        scratch = count.of(replace(operator, inputs=held)).scratch
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
         if is_sent:

@@ -1,14 +1,12 @@
 """Sums of gradients that run while the backward pass goes on.
 
-Each process group has a thread and a second group of its own. Which sums run there, and in which order on each thread,
-follows from the plan, so it is the same on all ranks of a group. Nobody waits for ever: of all sums that have not ended, take
-the first in the order of the plan. On each of its ranks it is the first on its thread, what it takes has been made, and the
-thread that computes waits for no sum before it has started them all.
+Which sums run on the threads of ``Beside``, and in which order, follows from the plan. The thread that computes waits for none
+before it has started them all; what a sum takes from another one was started before it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,17 +15,17 @@ from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action
 from trimtab.plan.program import Operator, Phase
+from trimtab.runtime.lowering.beside import Beside, Coming, Members, arrived
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.gatherings import Gatherings
-from trimtab.runtime.lowering.lanes import Lane
-from trimtab.runtime.lowering.scopes import Observer, Scope
+from trimtab.runtime.lowering.scopes import Scope
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Stages, taking_part
 from trimtab.runtime.lowering.summing import Summand, Summing
 from trimtab.runtime.lowering.wires import Sent
 
-Members = tuple[int, ...]
-"""Ranks of a group that take part, in order of rank."""
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Left = Tensor | Leaves
 """What microbatches have left of a gradient: a sum, or one for each share."""
@@ -48,18 +46,6 @@ class _Planned:
     what: Sent
 
 
-@dataclass(frozen=True, slots=True)
-class _Coming:
-    """What an early sum is going to give, by place among its outputs."""
-
-    work: Future[list[Summand]]
-    place: int
-
-    def result(self) -> Summand:
-        """Wait for it."""
-        return self.work.result()[self.place]
-
-
 class EarlySums:
     """The early sums of one rank. All calls are made by the thread that computes.
 
@@ -67,10 +53,10 @@ class EarlySums:
         plan: Whose sums.
         actions_at: What a rank does in its last share, by its place on the pipeline's axis.
         collectives: Of the rank.
+        beside: Its threads.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         holders: For each value of the update the ranks that have it.
         take_up: What microbatches have left of a gradient, as the update takes it.
-        observe: Is told of threads that send.
     """
 
     def __init__(
@@ -78,38 +64,31 @@ class EarlySums:
         plan: Plan,
         actions_at: Callable[[int], Sequence[Action]],
         collectives: Collectives,
+        beside: Beside,
         sums: ShareSums | None,
         holders: Mapping[str, frozenset[int]],
         take_up: Callable[[str, Left], Summand],
-        observe: Observer | None = None,
     ) -> None:
-        self._plan, self._collectives, self._sums, self._holders = plan, collectives, sums, holders
-        self._take_up, self._observe = take_up, observe or Observer()
+        self._plan, self._beside, self._sums, self._holders = plan, beside, sums, holders
+        self._take_up = take_up
         self._stages = Stages(plan)
-        axis = plan.pipeline.axis
-        places = range(1 if axis is None else plan.mesh.size(axis))
-        by_place = [early_sums(plan, actions_at(place)) for place in places]
-        self._groups = tuple(dict.fromkeys(group for early in by_place for group in self._groups_of(early)))
-        self._after = self._planned(by_place[self._stages.place(collectives.rank)])
+        own = early_sums(plan, actions_at(self._stages.place(collectives.rank)))
+        self._after = self._planned(own, Gatherings(plan, collectives))
         self._takes = {name for each in self._all() for name in each.operator.inputs}
-        self._lanes: dict[Members, _Sending] = {}
+        self._summing: dict[Members, Summing] = {}
         self._left: dict[str, Left] = {}
         self._started: dict[int, tuple[_Planned, Future[list[Summand]]]] = {}
-        self._coming: dict[str, _Coming] = {}
-        self.connect()
+        self._coming: dict[str, Coming] = {}
 
-    def connect(self) -> None:
+    def leave(self) -> None:
         """The ranks are connected anew; what was under way is left behind."""
-        for sending in self._lanes.values():
-            sending.lane.end()
-        self._lanes.clear()
+        self._summing.clear()
         self._forget()
-        self._collectives.wires.open_beside(self._groups)
 
     def begin(self) -> None:
         """A step begins. What one that was not applied has started is waited for: it would write over gradients."""
         for planned, work in self._started.values():
-            self._collectives.wires.join(planned.what, planned.members, work)
+            self._beside.join(planned.what, planned.members, work)
         self._forget()
 
     def complete(self, block: int, gradients: Mapping[str, Left]) -> None:
@@ -133,38 +112,35 @@ class EarlySums:
         planned, work = self._started.pop(id(operator))
         for name in operator.outputs:  # Whoever takes them beside the backward pass has been started.
             del self._coming[name]
-        self._collectives.wires.join(planned.what, planned.members, work)
-        return work.result()
+        return self._beside.join(planned.what, planned.members, work)
 
     def has_taken(self, name: str) -> bool:
         """Whether a gradient is in a sum that has been started."""
         return name in self._takes and name not in self._left
 
     def _start(self, planned: _Planned) -> None:
-        operator, sending = planned.operator, self._sending(planned.members)
+        operator, summing = planned.operator, self._summing_of(planned.members)
         given = [self._given(name) for name in operator.inputs]
 
         def act() -> list[Summand]:
-            summands = [each.result() if isinstance(each, _Coming) else each for each in given]
+            summands = arrived(given)
             given.clear()
-            with self._observe.beside():
-                return sending.summing.sum(operator, summands)
+            return summing.sum(operator, summands)
 
-        work = sending.lane.start(act)
+        work = self._beside.start(planned.members, act)
         self._started[id(operator)] = planned, work
-        self._coming |= {name: _Coming(work, place) for place, name in enumerate(operator.outputs)}
+        self._coming |= {name: Coming(work, place) for place, name in enumerate(operator.outputs)}
 
-    def _given(self, name: str) -> Summand | _Coming:
+    def _given(self, name: str) -> Summand | Coming:
         return self._coming[name] if name in self._coming else self._take_up(name, self._left.pop(name))
 
-    def _sending(self, members: Members) -> "_Sending":
-        if members not in self._lanes:
-            collectives = replace(self._collectives, wires=self._collectives.wires.beside(members))
+    def _summing_of(self, members: Members) -> Summing:
+        if members not in self._summing:
+            collectives = self._beside.collectives(members)
             sums = None if self._sums is None else self._sums.on(collectives)
-            summing = Summing(self._plan, Gatherings(self._plan, collectives), sums, self._holders)
-            name = f"sums-{'-'.join(map(str, members))}"
-            self._lanes[members] = _Sending(Lane(name), summing)
-        return self._lanes[members]
+            gatherings = Gatherings(self._plan, collectives)
+            self._summing[members] = Summing(self._plan, gatherings, sums, self._holders)
+        return self._summing[members]
 
     def _forget(self) -> None:
         self._left.clear()
@@ -173,21 +149,7 @@ class EarlySums:
 
     # What follows from the plan.
 
-    def _groups_of(self, early: Sequence[EarlySum]) -> list[Members]:
-        """The groups that run some sums, in their order; the ranks of other stages have other sums."""
-        return [
-            members
-            for one in early
-            for group in groups(self._plan.mesh, _axes(one.operator))
-            if (members := self._members(one.operator, group))
-        ]
-
-    def _members(self, operator: Operator, group: Sequence[int]) -> Members:
-        there = taking_part(operator, self._holders, self._stages)
-        return tuple(rank for rank in group if rank in there)
-
-    def _planned(self, early: Sequence[EarlySum]) -> Mapping[int, list[_Planned]]:
-        gatherings = Gatherings(self._plan, self._collectives)
+    def _planned(self, early: Sequence[EarlySum], gatherings: Gatherings) -> Mapping[int, list[_Planned]]:
         scope = Scope(
             site=None, microbatch=0, phase=Phase.UPDATE, values=self._plan.update.values, tensors={}
         )
@@ -204,14 +166,18 @@ class EarlySums:
             yield from each
 
 
-@dataclass(frozen=True, slots=True)
-class _Sending:
-    """A thread, and the sums that run on it."""
-
-    lane: Lane
-    summing: Summing
-
-
-def _axes(operator: Operator) -> tuple[str, ...]:
-    assert operator.transfer is not None, "sums are sent"
-    return operator.transfer.axes
+def groups_of(
+    plan: Plan, actions_at: Callable[[int], Sequence[Action]], holders: Mapping[str, frozenset[int]]
+) -> list[Members]:
+    """The groups of all ranks' early sums, in an order that is the same on every rank."""
+    stages, axis = Stages(plan), plan.pipeline.axis
+    found: dict[Members, None] = {}
+    for place in range(1 if axis is None else plan.mesh.size(axis)):
+        for one in early_sums(plan, actions_at(place)):
+            assert one.operator.transfer is not None, "sums are sent"
+            there = taking_part(one.operator, holders, stages)
+            for group in groups(plan.mesh, one.operator.transfer.axes):
+                members = tuple(rank for rank in group if rank in there)
+                if members:
+                    found[members] = None
+    return list(found)

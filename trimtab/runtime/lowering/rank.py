@@ -16,12 +16,14 @@ from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
 from trimtab.runtime.lowering.batches import Feed, Microbatch
+from trimtab.runtime.lowering.beside import Beside
 from trimtab.runtime.lowering.blocks import OperatorRunner
 from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
-from trimtab.runtime.lowering.early_sums import EarlySums
+from trimtab.runtime.lowering.early_sums import EarlySums, groups_of
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.gathers_ahead import GathersAhead, gather_groups
 from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
@@ -102,8 +104,8 @@ class Rank:
         masks: Of dropout; by default those of the seed for the plan's own rows.
         observe: Looks at every operator.
         read: The number in a tensor of one element.
-        sums_early: Whether sums of gradients that can start before the backward pass has ended do so, on threads of
-            their own; else each runs at its place in the update.
+        sends_beside: Whether gathers one block ahead, and sums of gradients that can start before the backward pass has
+            ended, run on threads of their own; else each runs at its place.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Rank:
         masks: Masks | None = None,
         observe: Observer | None = None,
         read: Callable[[Tensor], float] = float,
-        sums_early: bool = True,
+        sends_beside: bool = True,
     ) -> None:
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
@@ -150,16 +152,17 @@ class Rank:
         self._last = {
             action.stage: action.microbatch for action in self._order[-1] if action.kind in BACKWARD
         }
+        self._beside: Beside | None = None
         self._early: EarlySums | None = None
-        if sums_early:
+        self._ahead: GathersAhead | None = None
+        if sends_beside:
+            actions_at, holders = (lambda place: _order(plan, place)[-1]), self._updater.holders
+            sending = (*gather_groups(plan), *groups_of(plan, actions_at, holders))
+            self._beside = Beside(collectives, tuple(dict.fromkeys(sending)), observe or Observer())
+            actions = [action for part in self._order for action in part]
+            self._ahead = GathersAhead(plan, actions, self._sites, collectives, self._beside, self._runner)
             self._early = EarlySums(
-                plan,
-                lambda place: _order(plan, place)[-1],
-                collectives,
-                self.sums,
-                self._updater.holders,
-                self._updater.taken_up,
-                observe,
+                plan, actions_at, collectives, self._beside, self.sums, holders, self._updater.taken_up
             )
         ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
         # Share by share what the ends add stays apart: so they have it that are on two ranks.
@@ -190,8 +193,10 @@ class Rank:
         self.wires.transport = transport
         self.wires.open_groups(process_groups(self.plan))
         self._runner.renew()
-        if self._early is not None:
-            self._early.connect()
+        if self._beside is not None and self._early is not None and self._ahead is not None:
+            self._beside.connect()
+            self._early.leave()
+            self._ahead.leave()
 
     @property
     def optimizer(self) -> PieceOptimizer:
@@ -247,8 +252,9 @@ class Rank:
             between: Called before each action of the stages.
         """
         flow = self._flow(microbatches, number)
-        if self._early is not None:
+        if self._early is not None and self._ahead is not None:
             self._early.begin()
+            self._ahead.begin()
         for actions in self._order:
             for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
@@ -474,7 +480,10 @@ class Rank:
 
     def _gather(self, site: Site, scope: Scope) -> None:
         """Stored parameters to where they are used; the last copy of each is the one that operators take."""
-        self._runner.run(site.block.gathers, scope)
+        if self._ahead is None:
+            self._runner.run(site.block.gathers, scope)
+        else:
+            self._ahead.take(scope, self.stored)
         for operator in site.block.gathers:
             for name in operator.outputs:
                 scope.parameters[name.removeprefix(_STORED).partition("@")[0]] = scope.tensors[name]

@@ -1,8 +1,6 @@
 """What operators read and write, and who looks on."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -68,9 +66,10 @@ class Observer:
     def made(self, scope: Scope, operator: Operator) -> None:
         """An operator has run: its outputs are among the tensors of the scope."""
 
-    def beside(self) -> AbstractContextManager[None]:
-        """A block in which another thread of the rank sums gradients; entered on that thread."""
-        return contextlib.nullcontext()
+    @property
+    def wants_one_thread(self) -> bool:
+        """Whether what other threads of the rank would do is done at once on its own, where it would be started."""
+        return False
 
 
 Apply = Callable[[Scope, list[Tensor], frozenset[int] | None], Sequence[Tensor]]

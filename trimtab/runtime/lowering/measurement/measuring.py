@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from trimtab.plan.physical import Plan
@@ -112,5 +111,6 @@ class _Handing(Observer):
     def made(self, scope: Scope, operator: Operator) -> None:
         self.to.made(scope, operator)
 
-    def beside(self) -> AbstractContextManager[None]:
-        return self.to.beside()
+    @property
+    def wants_one_thread(self) -> bool:
+        return self.to.wants_one_thread

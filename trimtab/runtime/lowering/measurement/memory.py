@@ -1,7 +1,6 @@
 """What does a rank hold between steps, and what is the most that it needs in each part of a step?"""
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -112,9 +111,10 @@ class MemoryObserver(Observer):
                     (scope.tensors[name] for name in kept if name in scope.tensors), "activations"
                 )
 
-    def beside(self) -> AbstractContextManager[None]:
-        """What a thread makes that sums gradients are its buffers, until the sum is taken."""
-        return self._tracker.beside("buffers")
+    @property
+    def wants_one_thread(self) -> bool:
+        """So that the same is alive at the same time in every run."""
+        return True
 
     def _purpose(self, scope: Scope, operator: Operator) -> str:
         """What is left of an operator but its outputs."""

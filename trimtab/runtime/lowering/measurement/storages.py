@@ -5,7 +5,6 @@ that was not seen before is counted until it is freed, each one once, however ma
 allocates and frees by itself is not seen.
 """
 
-import threading
 import time
 import weakref
 from collections import Counter
@@ -48,7 +47,7 @@ class Peak:
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts the storages that are made while it is entered, on one thread, until each is freed.
 
-    ``label`` is what new storages are for, until somebody says otherwise. Those of other threads: see ``beside``.
+    ``label`` is what new storages are for, until somebody says otherwise.
     """
 
     def __init__(self) -> None:
@@ -60,12 +59,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._total = 0
         self._fresh: list[int] = []
         self._left_out: dict[int, torch.UntypedStorage] = {}
-        # Storages are freed while another is looked at, on this thread too.
-        self._lock = threading.RLock()
-
-    def beside(self, label: str) -> TorchDispatchMode:
-        """Counts, while it is entered on another thread, what is made there, as ``label``."""
-        return _Beside(self, label)
 
     def __torch_dispatch__(
         self,
@@ -77,7 +70,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         """Run an operator of torch and look at what comes out."""
         found = func(*args, **(kwargs or {}))
         for tensor in _tensors(found):
-            self.see(tensor, self.label)
+            self._see(tensor)
         return found
 
     def leave_out(self, tensors: Iterable[Tensor]) -> None:
@@ -88,11 +81,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def begin(self) -> None:
         """Forget the peak, and count from what lives now."""
-        with self._lock:
-            self.peak = Peak(total_bytes=self._total, by_label=dict(self._by_label))
+        self.peak = Peak(total_bytes=self._total, by_label=dict(self._by_label))
 
     def fresh(self) -> list[int]:
-        """Keys of storages made on this thread since this was asked last, of which some may be freed."""
+        """Keys of storages made since this was asked last, of which some may be freed."""
         found, self._fresh = self._fresh, []
         return found
 
@@ -102,13 +94,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def relabel_keys(self, keys: Iterable[int], label: str) -> None:
         """The same for storages by their keys."""
-        with self._lock:
-            for key in keys:
-                living = self._living.get(key)
-                if living is not None and living.label != label:
-                    self._by_label[living.label] -= living.size_bytes
-                    self._by_label[label] += living.size_bytes
-                    living.label = label
+        for key in keys:
+            living = self._living.get(key)
+            if living is not None and living.label != label:
+                self._by_label[living.label] -= living.size_bytes
+                self._by_label[label] += living.size_bytes
+                living.label = label
 
     def relabel_all(self, label: str) -> None:
         """The same for all that live."""
@@ -120,57 +111,26 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         time.sleep(_LETTING_GO_S)
         return {label: size for label, size in self._by_label.items() if size}
 
-    def see(self, tensor: Tensor, label: str, *, is_fresh: bool = True) -> None:
-        """Count the storage of a tensor if it is new.
-
-        Args:
-            tensor: That was made.
-            label: What it is for.
-            is_fresh: Whether ``fresh`` tells of it.
-        """
+    def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
         if key in self._living or key in self._left_out:
             return
-        with self._lock:
-            size = storage.nbytes()
-            reference = weakref.ref(storage, lambda _: self._free(key))
-            self._living[key] = _Living(reference=reference, size_bytes=size, label=label)
-            if is_fresh:
-                self._fresh.append(key)
-            self._by_label[label] += size
-            self._total += size
+        size, label = storage.nbytes(), self.label
+        reference = weakref.ref(storage, lambda _: self._free(key))
+        self._living[key] = _Living(reference=reference, size_bytes=size, label=label)
+        self._fresh.append(key)
+        self._by_label[label] += size
+        self._total += size
         if self._total > self.peak.total_bytes:
             time.sleep(_LETTING_GO_S)
-        with self._lock:
-            if self._total > self.peak.total_bytes:
-                self.peak = Peak(total_bytes=self._total, by_label=dict(self._by_label))
+        if self._total > self.peak.total_bytes:
+            self.peak = Peak(total_bytes=self._total, by_label=dict(self._by_label))
 
     def _free(self, key: int) -> None:
-        with self._lock:
-            living = self._living.pop(key)
-            self._by_label[living.label] -= living.size_bytes
-            self._total -= living.size_bytes
-
-
-class _Beside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as above
-    """See ``StorageTracker.beside``."""
-
-    def __init__(self, tracker: StorageTracker, label: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self._tracker, self._label = tracker, label
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in _tensors(found):
-            self._tracker.see(tensor, self._label, is_fresh=False)
-        return found
+        living = self._living.pop(key)
+        self._by_label[living.label] -= living.size_bytes
+        self._total -= living.size_bytes
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:

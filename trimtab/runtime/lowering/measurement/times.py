@@ -205,7 +205,7 @@ class TimedWires(Wires):
         super().join(what, members, work)
         waited = now_ns() - start
         self.busy_ns += waited
-        run = next(run for run in reversed(self._beside[members].runs) if run.what == what)
+        run = self._beside[members].joined(what)
         run.waited_ns, run.waited_from_ns = waited, start
 
     def meet(self) -> None:
@@ -235,11 +235,24 @@ class _WiresBeside(TimedWires):
         super().__init__(wires)
         self.counts = wires.counts
 
+    def restart(self) -> None:
+        """As that of ``TimedWires``."""
+        super().restart()
+        self._unjoined: list[Run] = []
+
+    def joined(self, what: Sent) -> Run:
+        """The oldest of these runs that nobody has waited for; a sum once a step may be several, of which it is the last."""
+        found = [run for run in self._unjoined if run.what == what]
+        run = found[-1] if what.phase == Phase.UPDATE.value else found[0]
+        self._unjoined = [other for other in self._unjoined if other is not run]
+        return run
+
     def line(self, what: Sent, members: Sequence[int]) -> "Line":
         """As that of ``TimedWires``."""
         found = super().line(what, members)
         assert isinstance(found, TimedLine), "lines are timed"
         found.is_beside = True
+        self._unjoined.append(self.runs[-1])
         return found
 
 

@@ -28,6 +28,7 @@ from trimtab.runtime.optimizers import AdamW
 
 STEPS = 3
 
+STORED = "STORE params, grads, states OVER dp"
 PLANS = {
     "native buckets": (2, "MESH dp 2\nREDUCE grads OVER dp BUCKET 16KB", {}),
     "routes": (
@@ -51,6 +52,18 @@ PLANS = {
         "MESH pp 2, dp 2\nSPLIT layers OVER pp USING zbv MICROBATCHES 4\nREDUCE grads OVER dp BUCKET 8KB",
         {},
     ),
+    "everything in pieces": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations", {}),
+    "pieces of pieces": (
+        4,
+        "MESH a 2, b 2\nSPLIT batch OVER a, b\nSTORE params, grads, states OVER a, b\n"
+        "STORE params, grads, states WHERE layer < 2 OVER b",
+        {},
+    ),
+    "stages in pieces": (
+        4,
+        f"MESH pp 2, dp 2\nSPLIT layers OVER pp USING interleaved_1f1b(2) MICROBATCHES 4\n{STORED}",
+        {},
+    ),
     "shares": (3, "MESH dp 3\nREDUCE grads OVER dp BUCKET 16KB", {"shares": 4}),
 }
 
@@ -66,11 +79,13 @@ class Ran:
     left_over: Mapping[Any, Tensor]
 
 
-def _run(wires: Wires, plan: Plan, *, sums_early: bool) -> Ran:
+def _run(wires: Wires, plan: Plan, *, sends_beside: bool) -> Ran:
     wires.counts.clear()
     rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=0.5)
     adds_by_share = plan.work.has_fixed_order
-    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=adds_by_share, sums_early=sums_early)
+    rank = Rank(
+        plan, wires.rank, wires, rules, seed=7, adds_by_share=adds_by_share, sends_beside=sends_beside
+    )
     outcomes = [
         rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step) for step in range(STEPS)
     ]
@@ -87,7 +102,7 @@ def _run(wires: Wires, plan: Plan, *, sums_early: bool) -> Ran:
 
 def both_ways(wires: Wires, plan: Plan) -> tuple[Ran, Ran, list[str]]:
     """Sums in their places, then early; and the threads that are there when the ranks are gone."""
-    placed, early = (_run(wires, plan, sums_early=way) for way in (False, True))
+    placed, early = (_run(wires, plan, sends_beside=way) for way in (False, True))
     gc.collect()
     deadline = time.monotonic() + 10
     while _threads() and time.monotonic() < deadline:
@@ -96,7 +111,7 @@ def both_ways(wires: Wires, plan: Plan) -> tuple[Ran, Ran, list[str]]:
 
 
 def _threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("sums-"))
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("beside-"))
 
 
 @pytest.mark.process
