@@ -94,6 +94,9 @@ class GathersAhead:
         place, own = self._next, BlockRun(site.index, scope.phase)
         assert self._order[place] == own, "blocks run in the order of the plan"
         self._next += 1
+        if is_gathered_ahead(site.block):
+            # What comes ahead comes in the part of the step that has begun with this block.
+            self._runner.begin(scope, site.block.gathers[0])
         for number in (place, place + 1):
             if number < len(self._order) and number not in self._started:
                 self._start(number, stored)
