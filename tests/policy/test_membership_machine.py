@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.policy.rank_models import Fleet, Process
+from tests.policy.rank_models import Fleet, Process, active_in
 from trimtab.policy import Seating, events, wire
 from trimtab.policy import membership as m
 from trimtab.policy.budgets import Budget
@@ -68,6 +68,7 @@ class Membership(RuleBasedStateMachine):
         self.killed: set[tuple[int, int]] = set()
         self.declared: list[tuple[int, int]] = []
         self.reaped: set[tuple[int, int]] = set()
+        self.is_stop_asked = False
         self.end: events.End | None = None
         for rank in range(num_ranks):
             self._carry_out(events.Spawn(rank=rank, incarnation=0))
@@ -181,6 +182,7 @@ class Membership(RuleBasedStateMachine):
     @rule()
     def stop(self) -> None:
         """Somebody wants the run to end."""
+        self.is_stop_asked = True
         self._feed(events.StopAsked())
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 4.0, 15.0]))
@@ -203,11 +205,14 @@ class Membership(RuleBasedStateMachine):
             self._assert_done()
 
     def _assert_done(self) -> None:
-        members = self.forms[self.newest_epoch].members
-        ended = [self.fleet.current(rank) for rank in members]
+        """Every rank that took part has the same state, and that of the last step if nobody asked for less."""
+        if not self.is_stop_asked:
+            assert self.forms, "the run is done, and nobody has trained"
+        active = active_in(self.forms[self.newest_epoch]) if self.forms else ()
+        ended = [self.fleet.current(rank) for rank in active]
         steps = {process.committed for process in ended if process is not None and not process.is_dead}
         assert len(steps) <= 1, f"ranks ended after different numbers of steps: {steps}"
-        assert self.state.is_stopping or steps <= {NUM_STEPS}
+        assert self.is_stop_asked or steps <= {NUM_STEPS}
 
     # How it is driven.
 
@@ -373,7 +378,7 @@ class Membership(RuleBasedStateMachine):
             return
         left_out = {-1} if self.on_loss is OnLoss.RESCALE else set[int]()
         assert len(form.owners) == self.state.num_shares, "a share has no owner"
-        assert set(form.owners) <= set(form.members) | left_out, "a share belongs to nobody who is there"
+        assert set(form.owners) <= set(active_in(form)) | left_out, "a share belongs to nobody who is there"
         if self.on_loss in (OnLoss.EXACT, OnLoss.RESCALE):
             for share, owner in enumerate(form.owners):
                 holders = {p.rank for p in processes if p.committed == form.step and share in p.held}
