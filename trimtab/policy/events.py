@@ -10,8 +10,16 @@ class Cause(StrEnum):
     """Why a rank is lost; budgets are counted per cause."""
 
     EXITED = "exited"
+    STOPPED = "stopped"
+    """Its process was stopped, and with it the heartbeat."""
     SILENT = "silent"
+    """No heartbeat, and nobody knows why."""
     STUCK = "stuck"
+    """It beats, and its main thread gets nowhere: it hangs."""
+    LIVELOCK = "livelock"
+    """Its main thread is busy, and its peers wait for a step that it does not finish."""
+    CORRUPT = "corrupt"
+    """It computes wrong numbers: other ranks get other bits, and agree."""
     NOT_PARKED = "not_parked"
     START_TIMEOUT = "start_timeout"
     USER_ERROR = "user_error"
@@ -62,6 +70,14 @@ class Exited:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stopped:
+    """The system says that a rank's process is stopped, and not dead."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
     """Time passed."""
 
@@ -71,7 +87,7 @@ class StopAsked:
     """Somebody wants the run to end cleanly."""
 
 
-Event = Spawned | Received | Exited | Tick | StopAsked
+Event = Spawned | Received | Exited | Stopped | Tick | StopAsked
 
 
 # Actions, carried out by the agent in order.

@@ -66,11 +66,22 @@ class Trouble(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Accused(Message):
+    """Rank to agent: in ``epoch`` all ranks have found that ``rank`` computes wrong numbers; I wait to be fenced."""
+
+    epoch: int
+    rank: int
+    step: int
+    reason: str
+    t_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Beat(Message):
     """Rank to agent: a sign of life, from a thread that does nothing else.
 
     ``progress`` grows with every share, collective and phase of the main thread; ``waiting`` says that the
-    main thread waits for peers.
+    main thread waits for peers. ``operation`` is the newest thing that it waited for, such as ``all_gather of step 4``.
     """
 
     step: int
@@ -78,6 +89,7 @@ class Beat(Message):
     progress: int
     waiting: bool
     t_ns: int
+    operation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +180,7 @@ _KINDS: dict[str, type[Message]] = {
         Hello,
         Parked,
         Trouble,
+        Accused,
         Beat,
         Committed,
         Note,

@@ -90,7 +90,15 @@ class Agent:
             self._end = events.End(
                 is_failed=True, error=f"did not end within the grace of {self._launch.grace_s:g} s"
             )
+        self._see_stopped()
         self._decide(events.Tick())
+
+    def _see_stopped(self) -> None:
+        """Of ranks that should have been heard of by now, say which are stopped; the system knows."""
+        late_ns = time.monotonic_ns() - round(self._launch.limits.heartbeat_s * 1e9 / 2)
+        for rank in self._ranks.values():
+            if not rank.is_reaped and self._last_sign_ns[rank.rank] < late_ns and rank.is_stopped():
+                self._decide(events.Stopped(rank=rank.rank, incarnation=rank.incarnation))
 
     def _decide(self, event: events.Event) -> None:
         decision = policy.decide(self._state, event, now_s=time.monotonic(), now_ns=time.monotonic_ns())
@@ -136,10 +144,14 @@ class Agent:
 
     def _dump_stacks(self) -> None:
         """Have every rank that listens write its stacks into its log: a hang is explained by what all were doing."""
+        logs = {}
         for connection in self._connections.values():
-            if connection.who is not None and not self._ranks[connection.who[0]].is_reaped:
-                os.kill(self._ranks[connection.who[0]].pid, signal.SIGUSR2)
+            rank = self._ranks[connection.who[0]] if connection.who is not None else None
+            if rank is not None and not rank.is_reaped:
+                os.kill(rank.pid, signal.SIGUSR2)
+                logs[rank.rank] = str(rank.log)
         time.sleep(_DUMP_S)
+        self._record("stacks", logs=logs)
 
     def _spawn(self, spawn: events.Spawn) -> None:
         started_ns = time.monotonic_ns()
