@@ -37,7 +37,7 @@ class Unwatched:
     def raise_if_fenced(self) -> None:
         pass
 
-    def waiting(self) -> "Unwatched":
+    def waiting(self, operation: str = "") -> "Unwatched":
         return self
 
     def __enter__(self) -> None:
@@ -221,3 +221,12 @@ def test_gradients_are_kept_until_the_commit(tmp_path: Path) -> None:
     assert runner.work.reused == [0, 1, 2, 3]
     assert runner.work.computed == []
     assert runner.held(1) == ()
+
+
+def test_what_is_ordinary_is_forgotten_with_the_steps_that_were(tmp_path: Path) -> None:
+    """After going back to the beginning the first losses are high again: each would be a spike, and gone back from."""
+    runner, _, _ = make_runner(tmp_path, num_shares=2, microbatch=4)
+    results = run_steps(runner, 4)
+    assert [result.step for result in runner._applied] == [0, 1, 2, 3]
+    runner.rewind(2)
+    assert list(runner._applied) == results[:2]

@@ -23,7 +23,7 @@ from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, 
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import clip_of, keeping_rules, step_rules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import LaidOutEvaluator, LaidOutRules, LaidOutRunner, LaidOutState, Timed
 from trimtab.runtime.lowering import Rank, Rules, Wires, own_columns
@@ -75,6 +75,12 @@ class Ground:
         is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
         return None if is_begun else open_job_weights(self.job)
 
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that compute."""
+        where, devices = self.cluster(), self.job.orchestration.devices
+        return len({where.node_of(rank) for rank in range(min(devices, where.num_devices))})
+
     def cluster(self) -> Cluster:
         """Where the ranks stand."""
         machine = Machine(num_devices=self.job.orchestration.devices, **self.ticket["settings"]["machine"])
@@ -115,7 +121,11 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     keeper = Keeper(
         folder / "checkpoints",
         rules=keeping_rules(
-            job, keeps_best=job.fault_tolerance.checkpoint.keep_best, identity={"data": ground.corpus.digest}
+            job,
+            keeps_best=job.fault_tolerance.checkpoint.keep_best,
+            identity={"data": ground.corpus.digest},
+            num_nodes=ground.num_nodes,
+            is_replicated=is_replicated(program),
         ),
         is_first=ticket["rank"] == 0,
         state=trained.state,
@@ -134,6 +144,8 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             rolls_back_on_loss=rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK,
+            spikes=spike_rules(job),
+            compare_every=step_rules(job).probe.compare_every if is_replicated(program) else 0,
             unigram_entropy=ground.corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],
@@ -176,6 +188,7 @@ def replicated(ground: Ground) -> Trained:
         recorder=ground.recorder,
         faults=ground.faults,
         watch=ground.watch,
+        tell=teller(ground.recorder, ground.link),
     )
 
     def initial() -> Mapping[str, Tensor]:
@@ -285,11 +298,16 @@ def stored(ground: Ground, program: Program) -> Trained:
 
 def faults_of(ticket: Mapping[str, Any], link: Link) -> Faults:
     """The faults that are planted in this rank; the agent hears of each before it strikes."""
+
+    def move() -> None:
+        link.progress.count += 1
+
     return Faults(
         [Injection.from_json(values) for values in ticket["settings"]["injections"]],
         rank=ticket["rank"],
         folder=Path(ticket["folder"]),
         announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
+        move=move,
     )
 
 

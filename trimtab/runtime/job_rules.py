@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from trimtab.policy import prior_mttf_s
+from trimtab.policy.spikes import SpikeRules
 from trimtab.runtime.keeping import KeepingRules
+from trimtab.runtime.probing import ProbeRules
 from trimtab.runtime.step import StepRules
-from trimtab.spec import Job
+from trimtab.spec import Job, SpikeAnswer
 from trimtab.spec.constants import rule_of
 from trimtab.terms import OnLoss
 
@@ -17,19 +20,40 @@ def step_rules(job: Job) -> StepRules:
         seed=job.train.seed,
         clip=clip_of(job),
         max_devices=job.orchestration.devices,
+        probe=ProbeRules(
+            rate=job.fault_tolerance.detection.probe, compare_every=job.fault_tolerance.detection.compare
+        ),
+        spikes=spike_rules(job),
+        balance_every=job.fault_tolerance.balance,
         is_redone=rule_of(job, is_replicated=True) in (OnLoss.REDO, OnLoss.SAME_BATCH, OnLoss.ROLLBACK),
     )
 
 
-def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str]) -> KeepingRules:
+def spike_rules(job: Job) -> SpikeRules:
+    """What a spike is, and what is done about it."""
+    said = job.train.on_spike
+    return SpikeRules(
+        answer=said.answer,
+        loss=said.loss,
+        grad_norm=said.grad_norm,
+        window=said.window,
+        suspect=said.suspect,
+    )
+
+
+def keeping_rules(
+    job: Job, *, keeps_best: bool, identity: Mapping[str, str], num_nodes: int = 1, is_replicated: bool = True
+) -> KeepingRules:
     """When a run saves, and what stays.
 
     Args:
         job: With every constant resolved.
         keeps_best: Whether the checkpoint with the least held-out loss stays too.
         identity: What a checkpoint must have in common with the run that loads it.
+        num_nodes: That compute.
+        is_replicated: Whether every rank holds the whole state.
     """
-    checkpoint = job.fault_tolerance.checkpoint
+    checkpoint, spikes = job.fault_tolerance.checkpoint, job.train.on_spike
     return KeepingRules(
         every=checkpoint.every,
         keep=checkpoint.keep,
@@ -37,6 +61,12 @@ def keeping_rules(job: Job, *, keeps_best: bool, identity: Mapping[str, str]) ->
         batch=job.train.batch,
         seed=job.train.seed,
         identity=dict(identity),
+        reserve=spikes.suspect if spikes.answer is SpikeAnswer.ROLLBACK else None,
+        prior_mttf_s=prior_mttf_s(
+            num_nodes,
+            survives_in_the_step=rule_of(job, is_replicated=is_replicated) is not OnLoss.ROLLBACK
+            and job.orchestration.devices > 1,
+        ),
     )
 
 
