@@ -183,3 +183,52 @@ def test_the_clock_of_another_machine_declares_nobody_dead(times_ns: list[int]) 
         for rank in (0, 1):
             agent.say(rank, says(number, t_ns=t_ns))
         assert agent.feed(events.Tick()) == []
+
+
+def test_a_step_that_uses_up_the_grace_is_given_up() -> None:
+    """S-CKP-20: a signal in a step longer than the grace saved nothing; what was finished before it must be."""
+    agent = running(2)
+    agent.state = m.replace(agent.state, limits=m.Limits(stop_s=15.0))  # type: ignore[attr-defined]
+    busy = says(BUSY)
+    assert live(agent, 3, r0=busy, r1=busy) == []
+    agent.feed(events.StopAsked())
+    actions = live(agent, 20, r0=busy, r1=busy)
+    assert fences(actions) == {0, 1}
+    agent.say(0, park(1, 5, (0,)))
+    form = forms(agent.say(1, park(1, 5, (2,))))[0]
+    assert (form.is_last, form.step) == (True, 5)
+    assert live(agent, 30, r0=busy, r1=busy) == [], "once is enough"
+
+
+def test_a_step_border_since_the_wish_to_stop_is_not_given_up() -> None:
+    """The ranks agreed there, and save by now."""
+    agent = running(1)
+    agent.feed(events.StopAsked())
+    agent.now_s += 1
+    agent.say(0, wire.Committed(epoch=1, step=4, t_ns=0))
+    assert live(agent, 30, r0=says(BUSY)) == []
+
+
+def test_a_stop_before_the_first_step_ends_within_the_grace() -> None:
+    """S-CKP-20: tokenizing goes on for an hour, and there is nothing to save yet: exit 143 and not a failure."""
+    agent = Agent(m.State(num_shares=4, on_loss=OnLoss.EXACT, limits=m.Limits()))
+    agent.feed(events.Spawned(rank=0, incarnation=0))
+    agent.say(0, hello(0))
+    agent.feed(events.StopAsked())
+    actions = live(agent, 60, r0=says(BUSY, phase=Phase.START))
+    assert actions == [
+        events.Kill(rank=0, incarnation=0),
+        events.End(is_failed=False, is_stopped=True),
+    ]
+
+
+@pytest.mark.parametrize("how", ["signal SIGTERM", "signal SIGUSR1"])
+def test_a_process_that_a_scheduler_ended_is_preempted_and_uses_up_no_budget(how: str) -> None:
+    """S-FT-08: ten preemptions must not end a run."""
+    agent = running(1)
+    for incarnation in range(40):
+        actions = agent.exit(0, how, incarnation=incarnation)
+        fault = next(a.fault for a in actions if isinstance(a, events.Declare))
+        assert fault.cause is events.Cause.PREEMPTED
+        assert events.Spawn(rank=0, incarnation=incarnation + 1) in actions
+        agent.feed(events.Spawned(rank=0, incarnation=incarnation + 1))

@@ -100,6 +100,7 @@ def limits_of(job: Job) -> Limits:
         },
         start_s=limit_s("start"),
         park_s=limit_s("park"),
+        stop_s=job.orchestration.grace / 2,
         budget=Budget(
             node_losses=restarts.node_loss,
             user_errors=restarts.user_error,

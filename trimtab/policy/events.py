@@ -10,6 +10,8 @@ class Cause(StrEnum):
     """Why a rank is lost; budgets are counted per cause."""
 
     EXITED = "exited"
+    PREEMPTED = "preempted"
+    """Somebody outside told its process to end: its place was taken away."""
     STOPPED = "stopped"
     """Its process was stopped, and with it the heartbeat."""
     SILENT = "silent"
@@ -126,9 +128,13 @@ class Declare:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong."""
+    """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong.
+
+    ``is_stopped``: it was asked to stop before any rank could say so itself.
+    """
 
     is_failed: bool
+    is_stopped: bool = False
     error: str | None = None
     is_input_error: bool = False
 

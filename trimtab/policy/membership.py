@@ -70,7 +70,8 @@ class Limits:
     waits for nobody. ``phases_s`` overrides the latter by phase. ``step_s``: it works at one step, whatever progress it
     tells. ``start_s``: from spawn to the first word. ``park_s``: from a fence until a rank that still beats has parked.
     ``trouble_s``: from a broken collective until it counts as the cause, for the death that usually explains it is noticed
-    milliseconds later.
+    milliseconds later. ``stop_s``: from the wish to stop until a step that has not ended is given up, so that what is left
+    of the grace is enough to save.
     """
 
     heartbeat_s: float = 2.0
@@ -80,6 +81,7 @@ class Limits:
     start_s: float = 120.0
     park_s: float = 30.0
     trouble_s: float = 0.25
+    stop_s: float = 15.0
     budget: Budget = field(default_factory=Budget)
 
     def progress_in(self, phase: Phase) -> float:
@@ -119,6 +121,7 @@ class State:
     """Everything that a decision depends on.
 
     ``num_needed``: ranks without which no epoch is formed; all of them where each holds a piece of the state.
+    ``stop_asked_s``: when the run was asked to stop; None: it was not. ``is_hurried``: a step was given up for it.
     """
 
     num_shares: int
@@ -135,7 +138,8 @@ class State:
     condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
     failures: Mapping[int, Failed] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
-    is_stopping: bool = False
+    stop_asked_s: float | None = None
+    is_hurried: bool = False
     is_over: bool = False
     is_admitting: bool = False
     trouble: "BrokenCollective | None" = None
@@ -178,7 +182,7 @@ def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision
         case Stopped():
             return _stopped(state, event)
         case StopAsked():
-            return _stop_asked(state)
+            return _stop_asked(state, now_s)
         case Tick():
             return _tick(state, now_s, now_ns)
 
@@ -314,7 +318,7 @@ def _form_if_complete(decision: Decision, now_s: float) -> Decision:
         state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.members
     )
     actions: tuple[Action, ...] = tuple(Tell(rank=rank, message=form) for rank in form.members)
-    if state.is_stopping:
+    if state.stop_asked_s is not None:
         actions += tuple(Tell(rank=rank, message=Stop()) for rank in form.members)
     reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.members))} go on with step {form.step}"
     reasons = [text for text in (decision.reason, reason) if text]
@@ -350,6 +354,7 @@ def _form(state: State, ready: list[Member]) -> Form:
         source=source,
         is_healing=len(ahead) < len(ready),
         owners=owners,
+        is_last=state.is_hurried,
     )
 
 
@@ -379,7 +384,8 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     failed = state.failures.get(event.rank)
     if failed is not None and failed.is_input_error:
         return _give_up(state, f"rank {event.rank} failed: {failed.error}", is_input_error=True)
-    cause, detail = state.condemned.get(event.rank, (Cause.EXITED, event.how))
+    ended_as = Cause.PREEMPTED if event.how in _NOTICES else Cause.EXITED
+    cause, detail = state.condemned.get(event.rank, (ended_as, event.how))
     if failed is not None:
         cause, detail = Cause.USER_ERROR, failed.error
     state = replace(
@@ -397,14 +403,19 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     return _after_loss(state, member, fault, now_s)
 
 
+_NOTICES = ("signal SIGTERM", "signal SIGUSR1")
+"""How a process ends that was told to, before it could hear it: schedulers send these, and nobody else does."""
+
+
 def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
     return {known: value for known, value in found.items() if known != rank}
 
 
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
     is_users = fault.cause is Cause.USER_ERROR
+    kinds = {Cause.USER_ERROR: LossKind.USER_ERROR, Cause.PREEMPTED: LossKind.PREEMPTION}
     loss = Loss(
-        kind=LossKind.USER_ERROR if is_users else LossKind.NODE_LOSS,
+        kind=kinds.get(fault.cause, LossKind.NODE_LOSS),
         step=fault.step,
         epoch=state.epoch,
         committed=fault.step,
@@ -458,16 +469,40 @@ def _give_up(state: State, error: str, *, is_input_error: bool = False) -> Decis
     )
 
 
-def _stop_asked(state: State) -> Decision:
+def _stop_asked(state: State, now_s: float) -> Decision:
     actions = _tell_all(state, Stop(), standing=Standing.TRAINING)
     return Decision(
-        state=replace(state, is_stopping=True),
+        state=replace(state, stop_asked_s=now_s),
         actions=actions,
         reason="asked to stop: the ranks agree on a step border",
     )
 
 
+def _hurry(state: State, now_s: float) -> Decision | None:
+    """Half of the grace is over: give up what would use up the rest; None if there is no need, or it was done.
+
+    A step that began before the wish to stop and has not ended is left, and all finish with the state of the last one that
+    did. Before the first epoch there is nothing to save.
+    """
+    asked_s = state.stop_asked_s
+    if asked_s is None or state.is_hurried or now_s - asked_s <= state.limits.stop_s:
+        return None
+    if state.epoch == 0:
+        kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
+        reason = "asked to stop before the first step: there is nothing to save"
+        over = replace(state, is_over=True)
+        return Decision(state=over, actions=(*kills, End(is_failed=False, is_stopped=True)), reason=reason)
+    state = replace(state, is_hurried=True)
+    inside = [m for m in state.members.values() if m.standing is Standing.TRAINING and m.rank in state.roster]
+    if not state.is_formed or not inside or any(m.stepping_since_s > asked_s for m in inside):
+        return Decision(state=state)
+    reason = f"step {inside[0].step} takes longer than the grace allows: it is given up, and what was finished is saved"
+    return _fence(state, now_s, fault_ns=round(now_s * 1e9), reason=reason)
+
+
 def _tick(state: State, now_s: float, now_ns: int) -> Decision:
+    if (hurried := _hurry(state, now_s)) is not None:
+        return hurried
     actions: list[Action] = []
     reasons: list[str] = []
     for member in state.members.values():

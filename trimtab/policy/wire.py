@@ -144,7 +144,8 @@ class Form(Message):
     """Agent to rank: form ``epoch`` with these ranks, in this order, and go on with step ``step``.
 
     Everybody whose state is not that of ``step`` takes it from rank ``source``. ``owners[share]`` is the rank
-    that owns the share in step ``step`` (-1: left out); later steps use the plain assignment.
+    that owns the share in step ``step`` (-1: left out); later steps use the plain assignment. ``is_last``: no step is begun,
+    all save what they have and finish.
     """
 
     epoch: int
@@ -155,6 +156,7 @@ class Form(Message):
     source: int
     is_healing: bool
     owners: tuple[int, ...]
+    is_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -223,6 +223,7 @@ class Trainer:
         if needs_checkpoint:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         self._leave_unsound_steps(group)
+        self._stop_agreed |= form.is_last
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
             yield StepBegins(step=self._committed)

@@ -17,7 +17,7 @@ from trimtab.engines.agent_journal import AgentJournal
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch, Ticket
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
-from trimtab.engines.stop_signals import StopSignals
+from trimtab.engines.stop_signals import StopSignals, is_warned_again
 from trimtab.ledger import read_clocks
 from trimtab.policy import events, wire
 from trimtab.policy import membership as policy
@@ -350,7 +350,8 @@ class Agent:
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
-            self._end = events.End(is_failed=True, error="stopped by force: a second signal arrived")
+            if not is_warned_again(self._signal, number):
+                self._end = events.End(is_failed=True, error="stopped by force: a second signal arrived")
             return
         self._signal = number
         self._stop_deadline_s = time.monotonic() + self._launch.grace_s
@@ -390,7 +391,8 @@ class Agent:
         if end.is_failed or error is not None:
             state = RunState.FAILED
         else:
-            state = RunState.STOPPED if finished is not None and finished.is_stopped else RunState.DONE
+            is_stopped = end.is_stopped or (finished is not None and finished.is_stopped)
+            state = RunState.STOPPED if is_stopped else RunState.DONE
         results = dict(finished.results) if finished is not None else {}
         return Outcome(
             state=state,
