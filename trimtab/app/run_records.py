@@ -13,7 +13,17 @@ CLOCKS_FOLDER = "clocks"
 _AGENT = re.compile(r"agent-([0-9]+)\.jsonl")
 _RANK = re.compile(r"rank-([0-9]+)-([0-9]+)\.(?:jsonl|clock)")
 _COUNTED_FROM_ZERO = frozenset(
-    {EventKind.STEP, EventKind.ABORTED, EventKind.SHARE, EventKind.COMMIT, EventKind.FAULT}
+    {
+        EventKind.STEP,
+        EventKind.ABORTED,
+        EventKind.SHARE,
+        EventKind.COMMIT,
+        EventKind.FAULT,
+        EventKind.SPIKE,
+        EventKind.SLOW,
+        EventKind.BALANCED,
+        EventKind.PROBE,
+    }
 )
 
 
