@@ -228,8 +228,12 @@ class StepRunner:
             self._applied.pop()
 
     def forget(self) -> None:
-        """Keep no gradients: nobody knows which of them are right."""
-        self._recycle()
+        """Keep no gradients, nor the memory that they lay in: nobody knows what of it is right.
+
+        What lies between parameters in a leaf is zero from its first day, and is never written again.
+        """
+        self._leaves.clear()
+        self._free.clear()
 
     def leave(self) -> None:
         """Let go of the epoch; buffers that its collectives may still touch go with it."""
