@@ -14,6 +14,7 @@ from trimtab.plan import network_of
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.training import training_of
+from trimtab.policy.slowness import prior_share_s
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
 from trimtab.runtime.checkpoint.store import newest_complete
@@ -80,6 +81,18 @@ class Ground:
         """Nodes that compute."""
         where, devices = self.cluster(), self.job.orchestration.devices
         return len({where.node_of(rank) for rank in range(min(devices, where.num_devices))})
+
+    def prior_share_s(self) -> dict[int, float]:
+        """Relative seconds a share by rank, where the cluster has devices of several kinds; else empty."""
+        where, devices = self.cluster(), self.job.orchestration.devices
+        if devices > where.num_devices:
+            return {}
+        compute = self.job.train.compute
+        found = [where.nodes[where.node_of(rank)].accelerator for rank in range(devices)]
+        peaks = [device.peak_flops_per_s(compute) for device in found]
+        if None in peaks or len(set(peaks)) == 1:
+            return {}
+        return prior_share_s([peak for peak in peaks if peak is not None])
 
     def cluster(self) -> Cluster:
         """Where the ranks stand."""
@@ -178,7 +191,7 @@ def replicated(ground: Ground) -> Trained:
     state = FlatState(model.logical_parameters())
     optimizer = build_job_optimizer(job, state)
     runner = StepRunner(
-        rules=step_rules(job),
+        rules=replace(step_rules(job), prior_share_s=ground.prior_share_s()),
         model=model,
         state=state,
         optimizer=optimizer,

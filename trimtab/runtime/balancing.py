@@ -2,7 +2,8 @@
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
@@ -22,20 +23,31 @@ class Balancer:
         num_shares: Of the global batch.
         every: Steps between two looks; 0: owners never change.
         tell: Is told of slow ranks and of moves, on the lead.
+        prior_s: Relative seconds a share by rank, before anything is measured; empty if all devices are alike.
     """
 
     def __init__(
-        self, *, num_shares: int, every: int, watch: Watch, tell: Callable[[str, dict[str, object]], None]
+        self,
+        *,
+        num_shares: int,
+        every: int,
+        watch: Watch,
+        tell: Callable[[str, dict[str, object]], None],
+        prior_s: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         self._num_shares, self._every, self._watch, self._tell = num_shares, every, watch, tell
+        self._prior_s = prior_s
         self._took_s: deque[float] = deque(maxlen=_WINDOW)
         self._owners: tuple[int, ...] = ()
         self._began = 0
         self._slow: tuple[int, ...] = ()
 
     def enter(self, members: Sequence[int], step: int) -> None:
-        """An epoch begins: nobody knows what newcomers take, so all begin alike."""
+        """An epoch begins: nobody knows what newcomers take, so all begin with what their devices promise."""
         self._owners = assign_shares(self._num_shares, members)
+        if self._every and self._prior_s:
+            prior_s = {rank: self._prior_s[rank] for rank in members}
+            self._owners = balance(self._owners, members, prior_s).owners
         self._began = step
 
     def note(self, took_s: float) -> None:

@@ -7,7 +7,7 @@ kept until the commit: after a loss, survivors compute only the lost ones.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,7 @@ class StepRules:
         probe: How ranks that compute wrong numbers are looked for.
         spikes: What a spike is, and what is done about it.
         balance_every: Steps between two looks at who is slow and should have fewer shares; 0: never.
+        prior_share_s: Relative seconds a share by rank, before anything is measured; empty if all devices are alike.
     """
 
     num_shares: int
@@ -72,6 +73,7 @@ class StepRules:
     probe: ProbeRules = field(default_factory=ProbeRules)
     spikes: SpikeRules = field(default_factory=lambda: SpikeRules(answer=SpikeAnswer.OFF))
     balance_every: int = 0
+    prior_share_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -190,7 +192,11 @@ class StepRunner:
         self._share_began_s = 0.0
         self._applied: deque[StepResult] = deque(maxlen=max(MAX_NORMS, rules.spikes.window))
         self._balancer = Balancer(
-            num_shares=rules.num_shares, every=rules.balance_every, watch=watch, tell=tell
+            num_shares=rules.num_shares,
+            every=rules.balance_every,
+            watch=watch,
+            tell=tell,
+            prior_s=rules.prior_share_s,
         )
         self._prober = Prober(
             rules.probe,
