@@ -70,6 +70,7 @@ def test_a_spoilt_replica_is_found_and_what_it_touched_is_done_again(
     assert compared[-1] == (8, True)
 
 
+@pytest.mark.slow
 def test_an_odd_norm_has_the_step_checked_before_it_is_applied(trimtab: Trimtab, undisturbed: Ran) -> None:
     """S-FT-17: whatever the rate of probes, a flip that makes the norm explode is found in its own step."""
     ran = trimtab(

@@ -6,7 +6,7 @@ from tests.conftest import Ran, Trimtab
 from trimtab.app.run_records import read_records
 from trimtab.ledger.series import Metric, all_points, default_series
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 KEEPING = (
     *("--set", "orchestration.devices=3", "--set", "fault_tolerance.checkpoint.every=2"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.driving import started, wait_for
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 LONG_STEPS = (
     *("--set", "train.batch=65536", "--set", "fault_tolerance.shares=512"),

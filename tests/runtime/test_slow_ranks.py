@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Ran, Trimtab
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 TWELVE = (
     *("--set", "train.batch=12", "--set", "fault_tolerance.shares=12"),

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import Ran, Trimtab
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SPIKING = (
     *("--set", "train.steps=26", "--set", "orchestration.devices=2"),
