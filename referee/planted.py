@@ -46,7 +46,7 @@ ARRIVAL_ORDER = Edit(
 """Pieces are added one after the other, as they came, instead of in the fixed tree."""
 
 ALL_DIE = Edit(
-    file="engines/local/agent.py",
+    file="engines/local/rank_host.py",
     line="        how = describe_exit(code)\n",
     broken="        how = describe_exit(code)\n"
     "        for peer in self._ranks.values() if code else ():\n"
@@ -55,9 +55,9 @@ ALL_DIE = Edit(
 """One rank's death ends all, as torchrun would have it."""
 
 STRAY_CHILD = Edit(
-    file="runtime/worker.py",
-    line="    ticket = json.loads(line)\n",
-    broken="    ticket = json.loads(line)\n"
+    file="runtime/tickets.py",
+    line="    ticket: Mapping[str, Any] = json.loads(line)\n",
+    broken="    ticket: Mapping[str, Any] = json.loads(line)\n"
     "    import subprocess\n"
     '    subprocess.Popen(["sleep", "300"], start_new_session=True)\n'
     '    open(f"/dev/shm/{os.environ[\'TRIMTAB_RUN\']}-{os.getpid()}", "w").write("left")\n',
@@ -176,6 +176,39 @@ def share_twice(folder: Path) -> tuple[Referee, Referee]:
     )
 
 
+def two_histories(folder: Path) -> tuple[Referee, Referee]:
+    """A rank has other weights than the rest after one step."""
+    return altered_run(folder, "digest", lambda event: event | {"weights_sha256": "0" * 64})
+
+
+def a_step_back(folder: Path) -> tuple[Referee, Referee]:
+    """A rank says of a step that it was the one before, once more."""
+    return altered_run(folder, "step", lambda event: event | {"step": event["step"] - 1})
+
+
+def two_sides(folder: Path) -> tuple[Referee, Referee]:
+    """A rank was alone in an epoch that the others entered without it."""
+    return altered_run(folder, "entered", lambda event: event | {"members": [1]})
+
+
+def altered_run(
+    folder: Path, kind: str, alter: Callable[[records.Event], records.Event]
+) -> tuple[Referee, Referee]:
+    """A run that lost a rank, and a copy in which the last event of a kind of another rank is altered."""
+    run = make_run(
+        folder, "--set", "fault_tolerance.digest_every=1", "--inject", f"kill:rank=2,step={STEPS // 2}"
+    )
+    again = folder / "again" / run.name
+    shutil.copytree(run, again)
+    path = again / "journal" / "rank-1-0.jsonl"
+    events = records.read_journal(path)
+    last = max(number for number, event in enumerate(events) if event["event"] == kind)
+    events[last] = alter(events[last])
+    path.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    whole = Referee(script="histories.py", arguments=(str(run),))
+    return whole, replace(whole, arguments=(str(again),))
+
+
 def stray_child(folder: Path) -> tuple[Referee, Referee]:
     """Every rank leaves a child and a file in shared memory."""
     whole = Referee(script="leftovers.py", arguments=("--times", "1", "--longest", "3"))
@@ -190,14 +223,17 @@ BREAKS: dict[str, Callable[[Path], tuple[Referee, Referee]]] = {
     "untimed-sleep": untimed_sleep,
     "share-twice": share_twice,
     "stray-child": stray_child,
+    "two-histories": two_histories,
+    "a-step-back": a_step_back,
+    "two-sides": two_sides,
 }
 """Each makes, in a folder of its own, a referee on what is whole and the same referee on what is broken."""
 
 
-def make_run(folder: Path) -> Path:
+def make_run(folder: Path, *arguments: str) -> Path:
     """A finished run with a checkpoint of its last step."""
     place = Workplace(folder, steps=STEPS, every=STEPS // 2)
-    ended = place.run()
+    ended = place.run(*arguments)
     if ended.code:
         raise RefereeError(f"the run gave exit code {ended.code}: {ended.stderr[-2000:]}")
     return place.directory(ended.document)

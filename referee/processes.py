@@ -10,6 +10,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LISTENING = "0A"
 _SHARED_MEMORY = "/dev/shm"
 RUN_VARIABLE = "TRIMTAB_RUN"
+_COORDINATOR = b"trimtab.engines.local.coordinator"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -55,8 +56,20 @@ def run_of(pid: int) -> str:
 
 
 def ranks_of(run: str, agent: int) -> list[Sighting]:
-    """The living ranks of a run: those of its processes that are the agent's own children, oldest first."""
-    return [process for process in processes_of(run) if process.parent == agent]
+    """The living ranks of a run: the agent's own children but the coordinator, oldest first."""
+    coordinators = coordinators_of(run)
+    return [
+        process for process in processes_of(run) if process.parent == agent and process not in coordinators
+    ]
+
+
+def coordinators_of(run: str) -> list[Sighting]:
+    """The living coordinators of a run: one, but for the moment after its death."""
+    return [
+        process
+        for process in processes_of(run)
+        if _COORDINATOR in _bytes(_PROC / str(process.pid) / "cmdline").split(b"\0")
+    ]
 
 
 def ports_of(pid: int) -> set[int]:
@@ -95,6 +108,13 @@ def _environment(pid: int) -> list[bytes]:
         return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _lines(path: Path) -> list[str]:

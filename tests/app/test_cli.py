@@ -6,7 +6,7 @@ import sys
 import pytest
 
 VERBS = [
-    "run", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "import", "export",
+    "run", "chaos", "resume", "explain", "stop", "rollback", "report", "compare", "doctor", "schema", "init", "import", "export",
     "checkpoints",
 ]  # fmt: skip
 
@@ -22,6 +22,7 @@ OPTIONS = {
         "--set",
         "--json",
     },
+    "chaos": {"--seed", "--times", "--json"},
     "resume": {"--set", "--inject", "--json"},
     "explain": {
         "--set",

@@ -53,12 +53,18 @@ def test_what_a_rank_is_told_reads_back_as_the_job():
     assert told["working_folder"] == "/desk"
 
 
-def test_where_each_rank_holds_a_piece_the_run_waits_for_all_of_them():
-    """Survivors that trained on would train another model; what a lost rank held is in checkpoints only."""
+def test_who_of_the_living_can_go_on_follows_from_the_layout():
+    """Survivors that trained on would train another model; where fewer can hold all of it, they may go on."""
+    piped = launch(
+        job("train.microbatch=1", 'parallelism="MESH pp 2, dp 2; SPLIT layers OVER pp; SPLIT batch OVER dp"')
+    )
+    assert [piped.seating.num_seats(living) for living in (4, 3, 2, 1)] == [4, 2, 2, 0]
     stored = launch(job('parallelism="MESH dp 4; STORE params, grads, states OVER dp"'))
-    assert (stored.num_needed, stored.is_replacing, stored.on_loss) == (4, True, OnLoss.ROLLBACK)
+    assert [stored.seating.num_seats(living) for living in (4, 3, 2, 1)] == [4, 3, 2, 1]
+    tensors = launch(job('parallelism="MESH tp 4; SPLIT heads, mlp OVER tp"'))
+    assert [tensors.seating.num_seats(living) for living in (4, 3)] == [4, 0]
     whole = launch(job('parallelism="MESH dp 4"'))
-    assert (whole.num_needed, whole.is_replacing, whole.on_loss) == (1, False, OnLoss.EXACT)
+    assert whole.seating.fewest() == 1
 
 
 def test_four_beats_fit_into_the_silence_that_is_tolerated():

@@ -108,6 +108,22 @@ def processes_of(run: str) -> list[int]:
     return [pid for pid in pids if environment_of(pid).get("TRIMTAB_RUN") == run]
 
 
+def coordinators_of(run: str) -> list[int]:
+    """The processes that decide for a run: one, but for the moment after its death."""
+    return [
+        pid
+        for pid in processes_of(run)
+        if b"trimtab.engines.local.coordinator" in _command_line(pid).split(b"\0")
+    ]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def listening_ports(pids: Sequence[int]) -> set[int]:
     """The TCP ports on which these processes listen."""
     sockets = set()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.conftest import Ran, Trimtab
 from tests.engines.conformance import EngineConformance, assert_nothing_is_left, launch
 from tests.engines.driving import SLOW, listening_ports, started, wait_for
 from trimtab.engines import Outcome, load_engine
+from trimtab.policy.host_wire import FROM_COORDINATOR, Challenge
 from trimtab.policy.wire import Decoder, Dismiss, Hello, Message, Stop, encode, prove
 from trimtab.terms import RunState
 
@@ -32,7 +34,7 @@ class TestLocalEngine(EngineConformance):
 
 
 def test_strangers_are_refused_and_the_run_goes_on(workplace: Path, alone: Ran) -> None:
-    """Anybody on the machine can connect to the agent's port; nothing that they say may end the run."""
+    """Anybody on the machine can connect to the agent and to the coordinator; nothing that they say may end the run."""
     forged = Hello(rank=0, incarnation=0, pid=1, proof="0" * 64, fingerprint={})
     body = encode(forged)[4:]
     attacks = [
@@ -49,16 +51,18 @@ def test_strangers_are_refused_and_the_run_goes_on(workplace: Path, alone: Ran) 
     ]
     with started(workplace, "local", *SLOW) as run:
         run.wait_for_step(4)
-        (port,) = listening_ports([run.process.pid])
-        for attack in attacks:
+        ports = listening_ports([run.process.pid])
+        assert len(ports) == 2
+        for port, attack in product(ports, attacks):
             with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
                 stranger.sendall(attack)
                 stranger.shutdown(socket.SHUT_WR)
-                assert not _read_all(stranger), "a stranger is told nothing"
+                told = list(Decoder(FROM_COORDINATOR).feed(_read_all(stranger)))
+                assert [type(each) for each in told] in ([], [Challenge]), "a stranger is told nothing"
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]
     assert document["recoveries"] == []
-    assert len(run.events("refused")) >= 7
+    assert len(run.events("refused")) >= 14
 
 
 def test_a_stale_incarnation_is_dismissed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

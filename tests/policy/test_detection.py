@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.policy.test_membership import Agent, beat, fences, forms, hello, park, running
 from trimtab.policy import events, wire
 from trimtab.policy import membership as m
+from trimtab.policy.seating import Seating
 from trimtab.terms import OnLoss, Phase
 
 CALM_S = 1.5
@@ -146,7 +147,7 @@ def test_ranks_that_wait_for_each_other_in_every_epoch_end_the_run() -> None:
 
 def test_who_was_parked_for_long_is_not_stuck_when_it_is_formed() -> None:
     """It waited for a replacement; nobody may call that a hang."""
-    agent = running(2, is_replacing=True, num_needed=2)
+    agent = running(2, is_replacing=True, seating=Seating(layouts=(((0, 1),),)))
     agent.exit(1)
     agent.say(0, park(1, 5))
     agent.feed(events.Spawned(rank=1, incarnation=1))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.policy import events, wire
+from trimtab.policy import Seating, events, wire
 from trimtab.policy import membership as m
 from trimtab.terms import OnLoss, Phase
 
@@ -112,7 +112,7 @@ def test_a_ragged_commit_heals_from_who_is_ahead() -> None:
 
 def test_where_all_are_needed_an_epoch_waits_for_the_replacement() -> None:
     """Ranks that hold pieces cannot go on without the one that holds the rest."""
-    agent = running(3, is_replacing=True, num_needed=3)
+    agent = running(3, seating=Seating(layouts=(((0, 1, 2),),)))
     agent.exit(1)
     for rank in (0, 2):
         assert not forms(agent.say(rank, park(1, 5)))
@@ -188,6 +188,24 @@ def test_trouble_without_a_death_re_forms_all() -> None:
     for rank in (0, 1):
         agent.say(rank, park(1, 5, (rank,)))
     assert forms(agent.say(2, park(1, 5, (2, 3))))[0].members == (0, 1, 2)
+
+
+@pytest.mark.parametrize("parks_before", [True, False])
+def test_an_epoch_is_not_formed_with_a_rank_that_is_being_killed(parks_before: bool) -> None:
+    """It would be broken at once by the end of that rank: one more epoch, and one failure more of the same step."""
+    agent = running(3)
+    agent.exit(2)
+    if parks_before:
+        agent.say(1, park(1, 5, (1,)))
+    agent.now_s += 3.0
+    assert agent.say(0, beat(1, waiting=True)) == []
+    assert agent.feed(events.Tick()) == [events.Kill(rank=1, incarnation=0)]
+    assert not forms(agent.say(0, park(1, 5, (0,))))
+    if not parks_before:
+        assert not forms(agent.say(1, park(1, 5, (1,)))), (
+            "it was said before the rank was killed, and heard after"
+        )
+    assert forms(agent.exit(1))[0].members == (0,)
 
 
 def test_a_failure_in_user_code_ends_the_run_with_the_first_cause() -> None:
@@ -302,3 +320,39 @@ def test_no_order_of_events_forms_an_epoch_with_the_dead(happened: list[tuple[st
             assert not set(form.members) & dead
             assert set(formed) == set(form.members)
             assert set(form.owners) <= set(form.members)
+
+
+def test_a_smaller_run_lets_ranks_go_once_the_others_have_taken_a_step() -> None:
+    """What they hold is needed until it has been moved; sooner the run would lose it, later it would pay for nothing."""
+    agent = running(3)
+    agent.feed(events.ResizeAsked(devices=2))
+    for rank in (0, 1, 2):
+        formed = forms(agent.say(rank, park(1, 5)))
+    assert formed[0].active == (0, 1)
+    assert formed[0].members == (0, 1, 2)
+    step = wire.Committed(epoch=formed[0].epoch, step=5, t_ns=0)
+    told = [action for action in agent.say(0, step) if isinstance(action, events.Tell)]
+    assert [(tell.rank, type(tell.message)) for tell in told] == [(2, wire.Dismiss)]
+    gone = agent.exit(2, clean=True)
+    assert not [action for action in gone if isinstance(action, events.Declare)]
+    assert agent.state.is_formed, "nobody is fenced because somebody leaves"
+
+
+def test_a_larger_run_starts_who_is_missing() -> None:
+    """Also who was told to go and is not gone yet: two processes of one rank must not be."""
+    agent = running(3)
+    agent.feed(events.ResizeAsked(devices=2))
+    for rank in (0, 1, 2):
+        formed = forms(agent.say(rank, park(1, 5)))
+    agent.say(0, wire.Committed(epoch=formed[0].epoch, step=5, t_ns=0))
+    asked = agent.feed(events.ResizeAsked(devices=3))
+    assert not [action for action in asked if isinstance(action, events.Spawn)]
+    (spawn,) = [action for action in agent.exit(2, clean=True) if isinstance(action, events.Spawn)]
+    assert (spawn.rank, spawn.incarnation) == (2, 1)
+
+
+def test_a_layout_that_needs_more_is_not_broken_by_a_wish() -> None:
+    """A run that waits for ever for a layout that it cannot have is lost."""
+    agent = running(2, seating=Seating(layouts=(((0, 1),),)))
+    assert agent.feed(events.ResizeAsked(devices=1)) == []
+    assert agent.state.is_formed

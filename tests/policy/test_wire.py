@@ -18,6 +18,7 @@ MESSAGES = [
     wire.Form(
         epoch=2,
         members=(0, 2),
+        active=(0, 2),
         store_host="127.0.0.1",
         store_port=9,
         step=3,

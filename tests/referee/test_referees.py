@@ -20,6 +20,9 @@ BREAKS = (
     "untimed-sleep",
     "share-twice",
     "stray-child",
+    "two-histories",
+    "a-step-back",
+    "two-sides",
 )
 
 

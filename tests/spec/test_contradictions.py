@@ -53,6 +53,36 @@ CASES = {
         ["4:27", "4:16"],
     ),
     "neither steps nor epochs": (HEAD + "train: {batch: 8}\n", "neither steps nor epochs", ["4:1"]),
+    "hosts and devices": (
+        HEAD + "train: {steps: 9}\norchestration: {devices: 4, hosts: 3, listen: 'a:1'}\n",
+        "orchestration.devices is 4, which 3 hosts cannot share evenly",
+        ["5:26", "5:36"],
+    ),
+    "hosts without an address": (
+        HEAD + "train: {steps: 9}\norchestration: {devices: 4, hosts: 2}\n",
+        "orchestration.hosts is 2, and nothing says where the others reach the first one",
+        ["5:36"],
+    ),
+    "an address that is none": (
+        HEAD + "train: {steps: 9}\norchestration: {devices: 4, hosts: 2, listen: eth0}\n",
+        "orchestration.listen is 'eth0'; it takes ADDRESS:PORT",
+        ["5:47"],
+    ),
+    "an address and one host": (
+        HEAD + "train: {steps: 9}\norchestration: {listen: 'a:1'}\n",
+        "orchestration.listen is for runs of several hosts",
+        ["5:25"],
+    ),
+    "hosts and torchrun": (
+        HEAD + "train: {steps: 9}\norchestration: {engine: torchrun, devices: 2, hosts: 2, listen: 'a:1'}\n",
+        "orchestration.hosts is 2; under torchrun, torchrun joins the hosts",
+        ["5:54", "5:25"],
+    ),
+    "hosts and a script": (
+        "run: tiny\nscript: {file: a.py}\norchestration: {devices: 2, hosts: 2, listen: 'a:1'}\n",
+        "orchestration.hosts is 2, and a script runs on one host",
+        ["3:36", "2:16"],
+    ),
     "preset and module": (
         HEAD.replace("gpt-3m", "gpt-3m, module: a.b:C") + "train: {steps: 9}\n",
         "model.preset is gpt-3m and model.module is a.b:C",

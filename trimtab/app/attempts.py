@@ -29,6 +29,7 @@ from trimtab.app.run_folders import (
 )
 from trimtab.app.runnable import refuse_what_cannot_run
 from trimtab.engines import Observer, Outcome, load_engine
+from trimtab.engines.interfaces import refuse_wrong_network
 from trimtab.engines.launch import Launch, inherited_environment
 from trimtab.runtime.data.errors import DataWarning
 from trimtab.runtime.data.locate import locate
@@ -111,7 +112,7 @@ def begin_run(
     """
     parsed = tuple(parse_injections(injections, devices=loaded.job.orchestration.devices))
     runs = Path(loaded.job.orchestration.runs)
-    launch_of(loaded, next_run(runs, loaded.job.run), parsed, job_file=job_file)
+    refuse_wrong_network(launch_of(loaded, next_run(runs, loaded.job.run), parsed, job_file=job_file))
     folder = create_run(runs, loaded.job.run)
     (folder / RESOLVED_FILE).write_text(loaded.resolved_yaml(), encoding="utf-8")
     about = {"job_file": job_file, "working_folder": os.getcwd(), "trimtab": __version__}
@@ -201,6 +202,8 @@ def exit_code_of(outcome: Outcome) -> ExitCode:
     if outcome.state is RunState.DONE:
         return ExitCode.DONE
     if outcome.state is RunState.FAILED:
+        if outcome.is_cut_off:
+            return ExitCode.CUT_OFF
         return ExitCode.INPUT_WRONG if outcome.is_input_error else ExitCode.RUN_FAILED
     return ExitCode.INTERRUPTED if outcome.signal_number == signal.SIGINT else ExitCode.TERMINATED
 

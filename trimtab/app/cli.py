@@ -87,6 +87,27 @@ def _report_error(message: str, *, is_json: bool) -> None:
 
 
 @app.command()
+def agent(
+    address: Annotated[
+        str, typer.Option("--join", metavar="ADDRESS:PORT", help="Where the run's first host listens.")
+    ],
+    token_file: Annotated[
+        Path, typer.Option("--token-file", metavar="FILE", help="The file with the run's token.")
+    ],
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface", metavar="NAME", help="Network interface that this host's ranks talk over."
+        ),
+    ] = None,
+) -> int:
+    """Make this machine a host of a run that was started on another one."""
+    from trimtab.app.joining import join_run
+
+    return join_run(address, token_file, interface=interface)
+
+
+@app.command()
 def run(
     words: Annotated[
         list[str] | None,
@@ -162,6 +183,24 @@ def simulate(
         is_json=is_json,
     )
     return simulate_job(path, overrides or (), asked)
+
+
+@app.command()
+def chaos(
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files.")],
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Of the faults; else from the clock.")
+    ] = None,
+    times: Annotated[
+        int,
+        typer.Option("--times", metavar="N", min=1, help="Runs of each scenario, each with its own seed."),
+    ] = 1,
+    is_json: AsJson = False,
+) -> int:
+    """Make things go wrong for real, and say whether the bits are those of an undisturbed run."""
+    from trimtab.app.chaos import run_scenarios
+
+    return run_scenarios(paths, seed=seed, times=times, is_json=is_json)
 
 
 @app.command()
@@ -267,6 +306,20 @@ def stop(name: RunName, is_json: AsJson = False) -> int:
     from trimtab.app.stopping import stop_run
 
     return stop_run(name, is_json=is_json)
+
+
+@app.command()
+def resize(
+    name: RunName,
+    devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="To go on with.")],
+    wait: Annotated[str, typer.Option("--wait", metavar="TIME", help="How long to wait for it.")] = "120s",
+    is_json: AsJson = False,
+) -> int:
+    """Go on with fewer devices, or with more, from the next step border."""
+    from trimtab.app.resizing import resize_run
+    from trimtab.terms import parse_seconds
+
+    return resize_run(name, devices, wait_s=parse_seconds(wait), is_json=is_json)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trimtab.app.machines import MachineFacts
+from trimtab.app.seating import seating_of
 from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
 from trimtab.policy import Budget, Limits
@@ -12,7 +13,7 @@ from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
 from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
-from trimtab.terms import Phase
+from trimtab.terms import Phase, read_address
 
 RANK_MODULE = "trimtab.runtime.worker"
 SCRIPT_MODULE = "trimtab.runtime.script_worker"
@@ -50,7 +51,7 @@ def build_launch(
     Raises: UnknownNameError for a cluster that the catalog does not know.
     """
     card, tolerance = job.orchestration, job.fault_tolerance
-    is_whole = is_replicated(parse_strategy(job.parallelism.text, source="parallelism"))
+    program = parse_strategy(job.parallelism.text, source="parallelism")
     return Launch(
         run=folder.name,
         folder=folder.resolve(),
@@ -75,14 +76,19 @@ def build_launch(
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=rule_of(job, is_replicated=is_whole),
-        is_replacing=tolerance.replace or not is_whole,
-        num_needed=1 if is_whole else card.devices,
+        on_loss=rule_of(job, is_replicated=is_replicated(program)),
+        is_replacing=tolerance.replace,
+        seating=seating_of(job, program, machine),
         grace_s=card.grace,
         first_incarnation=first_incarnation,
         script=() if job.script is None else (job.script.file, *job.script.args),
         max_script_restarts=tolerance.restarts.script,
         device_price_usd_per_hour=device_price(job),
+        hosts=card.hosts,
+        listen=(read_address(card.listen) if card.listen else None) or ("127.0.0.1", 0),
+        interface=card.interface,
+        token_file=None if card.token_file is None else (working_folder / card.token_file).resolve(),
+        patience_s=card.unreachable,
     )
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 
 from trimtab.app.errors import JobReadError
-from trimtab.cost.explanation.document import OnLossFacts
+from trimtab.cost.copies import COPIES_HELD, copy_bytes
+from trimtab.cost.explanation.document import CopyFacts, OnLossFacts
 from trimtab.cost.explanation.places import at
 from trimtab.plan.explanation import Survival, survival
 from trimtab.plan.physical import Plan
+from trimtab.plan.resizing import has_second_copy
+from trimtab.plan.training import num_states
 from trimtab.spec import Engine, LoadedJob
 from trimtab.spec.constants import rule_of
 from trimtab.spec.language import StoreStatement, is_replicated
@@ -16,7 +19,8 @@ GUARANTEES: Mapping[OnLoss, str] = {
     OnLoss.EXACT: "survivors keep the share gradients they have and compute only the lost ones: the same bits "
     "as a run that never failed",
     OnLoss.REDO: "the step is computed again under the new ownership: the same bits, at most one step repeated",
-    OnLoss.ROLLBACK: "all return to the newest checkpoint and replay: the same bits, the steps since are repeated",
+    OnLoss.ROLLBACK: "all return to the newest state that still exists whole, in memory or in a checkpoint, and "
+    "replay: the same bits, the steps since are repeated",
     OnLoss.SAME_BATCH: "the same samples and weights, added in the backend's order: equal up to the order of addition",
     OnLoss.RESCALE: "lost shares are left out, the mean is over the living tokens: unbiased, a changed batch",
 }
@@ -52,6 +56,9 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         found = Survival(rule=by_default, reason=reason)
     else:
         found = survival(plan)
+        if found.rule is OnLoss.EXACT and not is_replicated(loaded.program):
+            reason = f"{found.reason.partition(':')[0]}; a plan keeps no gradients of single shares"
+            found = Survival(rule=OnLoss.REDO, reason=reason)
     if asked is not OnLoss.AUTO:
         if asked is not found.rule:
             _refuse_too_strong(loaded, asked, found)
@@ -68,6 +75,23 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         guarantee=GUARANTEES[rule],
         decided_by=f"auto ({origin})" if asked is OnLoss.AUTO else origin,
         limited_by=at(found.line) if found.line else "",
+        copies=_copies(loaded, plan),
+    )
+
+
+def _copies(loaded: LoadedJob, plan: Plan | None) -> CopyFacts | None:
+    """Of plans whose ranks hold pieces; ``auto`` takes them where no other rank holds the same."""
+    every = loaded.job.fault_tolerance.snapshots
+    if plan is None or every == "off" or plan.mesh.num_devices == 1 or is_replicated(loaded.program):
+        return None
+    if every == "auto" and has_second_copy(plan):
+        return None
+    one = copy_bytes(plan, num_states=num_states(loaded.job.train.optimizer))
+    return CopyFacts(
+        every=every,
+        copy_bytes=one,
+        held_bytes=COPIES_HELD * one,
+        decided_by=loaded.origins["fault_tolerance.snapshots"],
     )
 
 

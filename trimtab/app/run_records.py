@@ -6,7 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.app.run_folders import JOURNAL_FOLDER
-from trimtab.ledger import ClockReading, Event, EventKind, Incarnation, RunRecords, read_clocks, read_journal
+from trimtab.ledger import (
+    ClockReading,
+    Event,
+    EventKind,
+    Incarnation,
+    RunRecords,
+    clock_offsets_ns,
+    moved,
+    read_clocks,
+    read_journal,
+)
 
 CLOCKS_FOLDER = "clocks"
 
@@ -18,6 +28,7 @@ _COUNTED_FROM_ZERO = frozenset(
         EventKind.ABORTED,
         EventKind.SHARE,
         EventKind.COMMIT,
+        EventKind.DIGEST,
         EventKind.FAULT,
         EventKind.SPIKE,
         EventKind.SLOW,
@@ -33,18 +44,23 @@ def read_records(folder: Path) -> RunRecords:
     Two conventions meet here: ranks number steps from 0, by what they compute; the ledger numbers updates
     from 1, by what was committed.
     """
+    agents = [read_journal(path.read_bytes()).events for path in _agent_files(folder / JOURNAL_FOLDER)]
+    offsets_ns = clock_offsets_ns(agents)
     ranks = {
-        incarnation: [_counted_from_one(event) for event in read_journal(path.read_bytes()).events]
+        incarnation: [
+            moved(_counted_from_one(event), offsets_ns.get(incarnation, 0))
+            for event in read_journal(path.read_bytes()).events
+        ]
         for incarnation, path in _rank_files(folder / JOURNAL_FOLDER, "*.jsonl")
     }
     peak = _peak_flops_per_s(ranks.values())
     return RunRecords(
-        agents=[
-            [_with_peak(event, peak) for event in read_journal(path.read_bytes()).events]
-            for path in _agent_files(folder / JOURNAL_FOLDER)
-        ],
+        agents=[[_with_peak(event, peak) for event in agent] for agent in agents],
         ranks=ranks,
-        clocks=dict(read_clock_files(folder / CLOCKS_FOLDER)),
+        clocks={
+            incarnation: replace(reading, first_ns=reading.first_ns + offsets_ns.get(incarnation, 0))
+            for incarnation, reading in read_clock_files(folder / CLOCKS_FOLDER)
+        },
     )
 
 

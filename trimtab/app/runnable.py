@@ -65,13 +65,16 @@ def _unsupported(loaded: LoadedJob) -> list[Problem]:
 
 
 def _refuse_on_loss(loaded: LoadedJob) -> None:
+    """A plan redoes the step, or goes back as far as it must; of a class in pieces only checkpoints have all."""
     asked = loaded.job.fault_tolerance.on_loss
-    if asked not in (OnLoss.ROLLBACK, OnLoss.AUTO):
+    has_plan = loaded.job.model.module is None
+    possible = (OnLoss.ROLLBACK, OnLoss.AUTO) + ((OnLoss.REDO, OnLoss.SAME_BATCH) if has_plan else ())
+    if asked not in possible:
         raise JobReadError(
-            f"{loaded.origins[_ON_LOSS]}  on_loss {asked} survives inside the step; where ranks hold pieces this release "
-            "replaces the lost rank, and all go back to the newest checkpoint\n  Use on_loss: rollback, or auto."
+            f"{loaded.origins[_ON_LOSS]}  on_loss {asked} needs ranks that hold the same state and differ in their "
+            f"samples only; here ranks hold pieces\n  Use one of {', '.join(possible)}."
         )
-    if asked is OnLoss.AUTO:
+    if asked is OnLoss.AUTO and not has_plan:
         say(
             "note: ranks hold pieces: when one is lost it is replaced, and all go back to the newest checkpoint"
         )

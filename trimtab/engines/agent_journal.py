@@ -2,12 +2,22 @@
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.launch import Launch
 from trimtab.ledger import EventKind, encode_event
+from trimtab.policy.coordinator import Line
+from trimtab.policy.quorum import FIRST
+
+
+def journal_path(launch: Launch) -> Path:
+    """Where the journal of an attempt is; its folder is made."""
+    folder = launch.folder / "journal"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"agent-{launch.attempt}.jsonl"
 
 
 class AgentJournal:
@@ -15,16 +25,12 @@ class AgentJournal:
 
     def __init__(self, launch: Launch, observe: Observer) -> None:
         self._launch, self._observe = launch, observe
-        folder = launch.folder / "journal"
-        folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(
-            folder / f"agent-{launch.attempt}.jsonl",
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
-            0o644,
+            journal_path(launch), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
 
     def begin(self) -> None:
-        """The attempt begins, and its devices are paid for from now on."""
+        """The attempt begins, and the devices of this host are paid for from now on."""
         launch = self._launch
         self.record(
             EventKind.RUN,
@@ -35,13 +41,15 @@ class AgentJournal:
             pid=os.getpid(),
             boot=_boot_id(),
         )
-        for device in range(launch.devices):
-            self.record(EventKind.ALLOCATED, device=device)
+        for device, host in enumerate(launch.placement):
+            if host == FIRST:
+                self.record(EventKind.ALLOCATED, device=device)
 
     def end(self, outcome: Outcome) -> None:
         """The last process is gone."""
-        for device in range(self._launch.devices):
-            self.record(EventKind.RELEASED, device=device)
+        for device, host in enumerate(self._launch.placement):
+            if host == FIRST:
+                self.record(EventKind.RELEASED, device=device)
         weights = outcome.results.get("weights_sha256")
         self.record(
             EventKind.FINISHED, state=outcome.state.value, error=outcome.error, weights_sha256=weights
@@ -52,6 +60,13 @@ class AgentJournal:
         t_ns = time.monotonic_ns() if at_ns is None else at_ns
         os.write(self._file, encode_event(kind, t_ns, **fields))
         self._observe(kind, t_ns, fields)
+
+    def keep(self, lines: Iterable[Line]) -> None:
+        """Write lines, all at once, and tell the observer."""
+        lines = list(lines)
+        os.write(self._file, b"".join(encode_event(line.kind, line.t_ns, **line.fields) for line in lines))
+        for line in lines:
+            self._observe(line.kind, line.t_ns, dict(line.fields))
 
     def close(self) -> None:
         """No event follows."""

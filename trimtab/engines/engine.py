@@ -15,7 +15,8 @@ Observer = Callable[[str, int, dict[str, Any]], None]
 class Outcome:
     """How an attempt ended. ``results`` are the ranks' own; ``signal_number`` is what asked it to stop, if any did.
 
-    ``is_input_error``: it failed because of the user's input, which only a rank could find.
+    ``is_input_error``: it failed because of the user's input, which only a rank could find. ``is_cut_off``: hosts
+    could not reach each other.
     """
 
     state: RunState
@@ -23,6 +24,7 @@ class Outcome:
     results: dict[str, Any]
     signal_number: int | None
     is_input_error: bool = False
+    is_cut_off: bool = False
 
 
 class Request(Protocol):

@@ -4,10 +4,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from trimtab.policy import Limits
+from trimtab.policy import Budget, Limits, Seating
+from trimtab.policy.codec import from_json, kinds_of, to_json
 from trimtab.terms import OnLoss
 
 _ALLOWED = (
@@ -50,12 +51,17 @@ class Launch:
         rank_settings: What every rank is told, as JSON values.
         environment: Complete environment of every rank.
         device_price_usd_per_hour: Of one device; None when unknown.
-        num_needed: Ranks without which the run waits: all of them where each holds a piece.
+        seating: The layouts that the run may have, by the ranks that live.
         first_incarnation: Number of every rank's first process; above all that earlier attempts used.
         script: The user's program and its arguments, if that is what the ranks run.
         max_script_restarts: How often all ranks of a script may be started again, unless it adopts the run.
         grace_s: From the wish to stop until what still runs is killed.
-        agent_address: Where the agent listens; port 0 takes a free one.
+        agent_address: Where an agent listens for its ranks; port 0 takes a free one.
+        hosts: Among which the devices are divided, in order.
+        listen: Where the coordinator listens for the agents of hosts; port 0 takes a free one.
+        interface: Network interface of this host that its ranks use; None for the one that leads to the coordinator.
+        token_file: Of the run's token; None for one in the run's folder.
+        patience_s: How long hosts that cannot reach each other wait before they end.
     """
 
     run: str
@@ -70,12 +76,28 @@ class Launch:
     on_loss: OnLoss
     is_replacing: bool
     grace_s: float
-    num_needed: int = 1
+    seating: Seating = field(default_factory=Seating)
     first_incarnation: int = 0
     script: tuple[str, ...] = ()
     max_script_restarts: int = 0
     device_price_usd_per_hour: float | None = None
     agent_address: tuple[str, int] = ("127.0.0.1", 0)
+    hosts: int = 1
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    interface: str | None = None
+    token_file: Path | None = None
+    patience_s: float = 60.0
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The host of each rank, in order of rank."""
+        return tuple(rank * self.hosts // self.devices for rank in range(self.devices))
+
+    def to_json(self) -> dict[str, object]:
+        """For another process; see ``launch_from_json``."""
+        token_file = None if self.token_file is None else str(self.token_file)
+        document: dict[str, object] = to_json(self)
+        return {**document, "folder": str(self.folder), "token_file": token_file}
 
     @property
     def num_processes(self) -> int:
@@ -99,9 +121,22 @@ class Launch:
         return (sys.executable, "-m", self.module)
 
 
+def launch_from_json(document: Mapping[str, object]) -> Launch:
+    """The launch that another process wrote.
+
+    Raises: CodecError if it is of another version.
+    """
+    launch: Launch = from_json(document, kinds_of(Launch, Limits, Budget, Seating))
+    token_file = None if launch.token_file is None else Path(launch.token_file)
+    return replace(launch, folder=Path(launch.folder), token_file=token_file)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """What one rank reads from its standard input: who it is, whom it answers to, what to do."""
+    """What one rank reads from its standard input: who it is, whom it answers to, what to do.
+
+    ``address``: at which the other ranks reach it.
+    """
 
     run: str
     folder: str
@@ -112,6 +147,7 @@ class Ticket:
     agent_host: str
     agent_port: int
     token: str
+    address: str = "127.0.0.1"
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> str:

@@ -7,6 +7,7 @@ from trimtab.ledger.comparison import Comparison, EntryPair, Outcome, Setting, c
 from trimtab.ledger.digests import WeightsDigest, weights_digest
 from trimtab.ledger.errors import AccountError, ClockFileError, JournalError
 from trimtab.ledger.events import EventKind, Incarnation, RunRecords
+from trimtab.ledger.hosts import clock_offsets_ns, moved
 from trimtab.ledger.journal import Event, Journal, encode_event, read_events, read_journal
 from trimtab.ledger.recoveries import Recovery, recoveries_of
 from trimtab.ledger.rendering import render_comparison, render_report
@@ -43,11 +44,13 @@ __all__ = [
     "account",
     "all_points",
     "biggest_leak",
+    "clock_offsets_ns",
     "compare",
     "default_series",
     "encode_event",
     "flat_settings",
     "layer_of",
+    "moved",
     "read_clocks",
     "read_events",
     "read_journal",

@@ -27,6 +27,9 @@ class EventKind(StrEnum):
     """device: from now on it is paid for."""
     RELEASED = "released"
     """device: it is not paid for any more."""
+    HOST = "host"
+    """host, name of its agent's process, address, devices [id] of it; offset_ns: what must be added to times of its monotonic clock, in the
+    journals and clock files of its ranks. Times in this journal are of the coordinator's clock."""
     SPAWNED = "spawned"
     """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
     HELLO = "hello"
@@ -40,6 +43,9 @@ class EventKind(StrEnum):
     ROLLBACK = "rollback"
     """to_step: the state is that of after to_step commits; what was done since is lost. An attempt that resumes
     from a checkpoint need not say it: its first commit does."""
+    MOVED = "moved"
+    """rank, to_step, from (positions of the layout that it was in), active [rank by position], bytes (that this rank
+    sent), seconds: pieces of the state went to other positions."""
     RECOVERED = "recovered"
     """step: the first step committed after a fault."""
     STACKS = "stacks"
@@ -77,6 +83,8 @@ class EventKind(StrEnum):
     """By the lead rank: step, is_equal: whether all replicas held the same bits before it."""
     CADENCE = "cadence"
     """By the lead rank: step, reason: the interval between saves has changed."""
+    DIGEST = "digest"
+    """step, epoch, weights_sha256: of the weights after a step, where the job asks for it."""
     CHECKPOINT = "checkpoint"
     """step, state: saved, failed or skipped."""
 

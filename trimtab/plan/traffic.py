@@ -297,7 +297,7 @@ def holders(plan: Plan, name: str) -> tuple[int, ...]:
     """The places on the pipeline's axis whose ranks hold a value of the update."""
     pipeline = plan.pipeline
     everywhere = tuple(dict.fromkeys(pipeline.rank_of_stage))
-    base = name.partition("@")[0]
+    base = name.partition("@")[0].partition("~")[0]
     if base == "loss":
         return (pipeline.rank_of_stage[-1],)
     if base in ("num_tokens", "norm_square"):

@@ -225,8 +225,11 @@ class _Updater:
             dtype = parameter.dtypes[Table.GRADS.value]
             placements = self._in_order_of_sums(placements)
             names.append(builder.value(name, parameter.dims, parameter.shape, placements, dtype))
-        if len(names) > 1 and not is_apart and uses[0][1].is_same(uses[1][1]):
+        if len(names) > 1 and uses[0][1].is_same(uses[1][1]):
+            # Both uses of a share first, then shares: the order that the bits are defined by.
             names = [self._tied(parameter, names)]
+            if is_apart:
+                names, is_apart = [self._over_stages(parameter, names[0])], False
         names = [self._over_data(parameter, name) for name in names]
         if len(names) > 1:
             names = [self._tied(parameter, names)]

@@ -14,6 +14,7 @@ from trimtab.policy.budgets import Budget
 from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save, prior_mttf_s
 from trimtab.policy.membership import Limits, decide
 from trimtab.policy.retention import Retention, best_step
+from trimtab.policy.seating import Seating
 
 __all__ = [
     "Block",
@@ -22,6 +23,7 @@ __all__ = [
     "NextSave",
     "Retention",
     "SaveObservations",
+    "Seating",
     "assign_shares",
     "best_step",
     "blocks_at",

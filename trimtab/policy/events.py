@@ -25,6 +25,8 @@ class Cause(StrEnum):
     NOT_PARKED = "not_parked"
     START_TIMEOUT = "start_timeout"
     USER_ERROR = "user_error"
+    HOST_LOST = "host_lost"
+    HOST_LEFT = "host_left"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +91,64 @@ class StopAsked:
     """Somebody wants the run to end cleanly."""
 
 
-Event = Spawned | Received | Exited | Stopped | Tick | StopAsked
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResizeAsked:
+    """Somebody wants the run to go on with so many devices."""
+
+    devices: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostJoined:
+    """The agent of a host answers, for the first time or again.
+
+    Args:
+        name: Of the agent's process, by which it is known when it comes back.
+        address: At which other hosts reach this one.
+        running: [rank, incarnation] of the rank processes that it has.
+    """
+
+    host: int
+    name: str
+    address: str
+    running: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostLost:
+    """A host is not reached any more: dead, cut off, or its agent was asked to leave. ``fault_ns``: last heard of."""
+
+    host: int
+    reason: str
+    is_leaving: bool
+    fault_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abandoned:
+    """The agent that the run was started by does not wait any longer."""
+
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorBack:
+    """Whoever decides was away: nobody's silence in that time counts against them."""
+
+
+Event = (
+    Spawned
+    | Received
+    | Exited
+    | Stopped
+    | Tick
+    | StopAsked
+    | ResizeAsked
+    | HostJoined
+    | HostLost
+    | Abandoned
+    | CoordinatorBack
+)
 
 
 # Actions, carried out by the agent in order.
@@ -131,12 +190,14 @@ class End:
     """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong.
 
     ``is_stopped``: it was asked to stop before any rank could say so itself.
+    ``is_cut_off``: hosts could not be reached for too long; what is left of the run may be continued elsewhere.
     """
 
     is_failed: bool
     is_stopped: bool = False
     error: str | None = None
     is_input_error: bool = False
+    is_cut_off: bool = False
 
 
 Action = Tell | Kill | Spawn | Declare | End

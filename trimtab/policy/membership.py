@@ -8,7 +8,7 @@ collective, a newcomer or a hang ends it (Fence), everybody alive parks again. S
 nothing lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -16,15 +16,20 @@ from typing import TypeVar
 from trimtab.plan.shares import assign_shares, keep_only, take_over
 from trimtab.policy.budgets import Budget, Loss, LossKind, over_budget
 from trimtab.policy.events import (
+    Abandoned,
     Action,
     Cause,
+    CoordinatorBack,
     Declare,
     End,
     Event,
     Exited,
     Fault,
+    HostJoined,
+    HostLost,
     Kill,
     Received,
+    ResizeAsked,
     Spawn,
     Spawned,
     StopAsked,
@@ -32,6 +37,8 @@ from trimtab.policy.events import (
     Tell,
     Tick,
 )
+from trimtab.policy.quorum import Hosts
+from trimtab.policy.seating import Seating
 from trimtab.policy.wire import (
     Accused,
     Admit,
@@ -113,6 +120,7 @@ class Member:
     committed: int = 0
     held: tuple[int, ...] = ()
     store_port: int = 0
+    store_host: str = "127.0.0.1"
     is_condemned: bool = False
 
 
@@ -120,7 +128,8 @@ class Member:
 class State:
     """Everything that a decision depends on.
 
-    ``num_needed``: ranks without which no epoch is formed; all of them where each holds a piece of the state.
+    ``seating``: who of the living takes part. ``roster``: who does in this epoch, by position; other members of the epoch
+    are spares, who hand over what they hold and wait. ``leaving``: ranks that were told to go.
     ``stop_asked_s``: when the run was asked to stop; None: it was not. ``is_hurried``: a step was given up for it.
     """
 
@@ -128,7 +137,8 @@ class State:
     on_loss: OnLoss
     limits: Limits
     is_replacing: bool = False
-    num_needed: int = 1
+    seating: Seating = field(default_factory=Seating)
+    hosts: Hosts = field(default_factory=Hosts)
     epoch: int = 0
     is_formed: bool = False
     fenced_at_s: float = 0.0
@@ -143,6 +153,12 @@ class State:
     is_over: bool = False
     is_admitting: bool = False
     trouble: "BrokenCollective | None" = None
+    leaving: frozenset[int] = frozenset()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self.stop_asked_s is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,8 +199,18 @@ def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision
             return _stopped(state, event)
         case StopAsked():
             return _stop_asked(state, now_s)
+        case ResizeAsked():
+            return _resize_asked(state, event)
         case Tick():
             return _tick(state, now_s, now_ns)
+        case HostJoined():
+            return _host_joined(state, event, now_s)
+        case HostLost():
+            return _host_lost(state, event, now_s, now_ns)
+        case Abandoned():
+            return _give_up(state, event.error)
+        case CoordinatorBack():
+            return Decision(state=_without_silence(state, now_s))
 
 
 def _spawned(state: State, event: Spawned, now_s: float) -> Decision:
@@ -219,8 +245,12 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
         case Beat() as beat:
             return Decision(state=_with(state, _after_beat(member, beat, now_s)))
         case Committed() as commit:
-            member = replace(member, step=commit.step + 1, moved_at_s=now_s, stepping_since_s=now_s)
-            return Decision(state=_with(state, member))
+            state = _with(
+                state, replace(member, step=commit.step + 1, moved_at_s=now_s, stepping_since_s=now_s)
+            )
+            if commit.epoch != state.epoch or not state.is_formed:
+                return Decision(state=state)
+            return _let_go(replace(state, hosts=state.hosts.committed()))
         case Parked() as parked:
             return _parked(_with(state, member), member, parked, now_s)
         case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
@@ -283,10 +313,13 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         step=parked.committed,
         held=parked.held,
         store_port=parked.store_port,
+        store_host=parked.store_host,
         moved_at_s=now_s,
     )
     state = _with(state, member)
     if newcomer and state.is_formed:
+        if len(_seats(state, _could_train(state))) <= len(state.roster):
+            return Decision(state=state, reason=f"rank {member.rank} is ready and waits as a spare")
         actions = _tell_all(state, Admit(), standing=Standing.TRAINING)
         return Decision(
             state=replace(state, is_admitting=True),
@@ -295,32 +328,63 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         )
     if state.is_formed:  # a step border that all agreed on
         state = replace(state, is_formed=False, fenced_at_s=now_s)
+        border = Fence(epoch=state.epoch, fault_ns=parked.t_ns, reason="the others stand at a step border")
+        spares = [m.rank for m in state.members.values() if _is_spare(state, m)]
+        told = tuple(Tell(rank=rank, message=border) for rank in spares)
+        return _form_if_complete(Decision(state=state, actions=told), now_s)
     return _form_if_complete(Decision(state=state), now_s)
 
 
+def _is_spare(state: State, member: Member) -> bool:
+    """Whether a member of the epoch has no part in its steps."""
+    return member.standing is Standing.TRAINING and member.rank not in state.roster
+
+
+def _could_train(state: State) -> list[int]:
+    """Ranks that have state, or could be given it."""
+    return [m.rank for m in state.members.values() if m.standing is not Standing.STARTING]
+
+
+def _seats(state: State, ranks: Sequence[int]) -> tuple[int, ...]:
+    return state.seating.seat(ranks, state.roster)
+
+
 def _form_if_complete(decision: Decision, now_s: float) -> Decision:
-    """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked."""
+    """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked.
+
+    Who is being killed is awaited as well: its end, which is near, would break the new epoch at once.
+    """
     state = decision.state
     if state.is_formed or not state.members:
         return decision
-    ready = [m for m in state.members.values() if m.standing is Standing.PARKED]
-    awaited = [m for m in state.members.values() if m.standing is not Standing.PARKED]
+    ready = [m for m in state.members.values() if m.standing is Standing.PARKED and not m.is_condemned]
+    awaited = [m for m in state.members.values() if m not in ready]
     if state.epoch > 0 and ready:
         awaited = [m for m in awaited if m.standing is not Standing.STARTING]
-    if awaited or len(ready) < state.num_needed:
+    active = _seats(state, [m.rank for m in ready])
+    if awaited or not active or not _may_form(state):
         return decision
-    form = _form(state, ready)
+    form = _form(state, ready, active)
     members = {
         **state.members,
         **{m.rank: _trains(m, now_s) for m in ready},
     }
     state = replace(
-        state, epoch=form.epoch, is_formed=True, members=members, is_admitting=False, roster=form.members
+        state,
+        epoch=form.epoch,
+        is_formed=True,
+        members=members,
+        is_admitting=False,
+        roster=form.active,
+        hosts=state.hosts.formed(),
     )
     actions: tuple[Action, ...] = tuple(Tell(rank=rank, message=form) for rank in form.members)
-    if state.stop_asked_s is not None:
+    if state.is_stopping:
         actions += tuple(Tell(rank=rank, message=Stop()) for rank in form.members)
-    reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.members))} go on with step {form.step}"
+    reason = f"epoch {form.epoch}: ranks {', '.join(map(str, form.active))} go on with step {form.step}"
+    spares = [rank for rank in form.members if rank not in form.active]
+    if spares:
+        reason += f", {', '.join(map(str, spares))} stand by"
     reasons = [text for text in (decision.reason, reason) if text]
     return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
 
@@ -332,23 +396,29 @@ def _trains(member: Member, now_s: float) -> Member:
     )
 
 
-def _form(state: State, ready: list[Member]) -> Form:
+def _may_form(state: State) -> bool:
+    """Whether enough hosts are there: all of them at first, then a quorum."""
+    return state.hosts.has_quorum and (state.epoch > 0 or not state.hosts.missing)
+
+
+def _form(state: State, ready: list[Member], active: tuple[int, ...]) -> Form:
     ranks = tuple(sorted(m.rank for m in ready))
     step = max(m.committed for m in ready)
     ahead = [m for m in ready if m.committed == step]
     source = min(m.rank for m in ahead)
     held = {m.rank: m.held for m in ahead}
     if state.num_shares == 0 or state.on_loss in (OnLoss.REDO, OnLoss.SAME_BATCH) or not any(held.values()):
-        owners = assign_shares(state.num_shares, ranks) if state.num_shares else ()
+        owners = assign_shares(state.num_shares, active) if state.num_shares else ()
     elif state.on_loss is OnLoss.RESCALE:
-        owners = keep_only(state.num_shares, ranks, held)
+        owners = keep_only(state.num_shares, active, held)
     else:
-        owners = take_over(state.num_shares, ranks, held)
+        owners = take_over(state.num_shares, active, held)
     leader = state.members[ranks[0]]
     return Form(
         epoch=state.epoch + 1,
         members=ranks,
-        store_host="127.0.0.1",
+        active=active,
+        store_host=leader.store_host,
         store_port=leader.store_port,
         step=step,
         source=source,
@@ -379,6 +449,12 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
         return Decision(state=state)
     members = {rank: m for rank, m in state.members.items() if rank != event.rank}
     state = replace(state, members=members)
+    if event.rank in state.leaving:
+        state = replace(state, leaving=state.leaving - {event.rank})
+        most = state.seating.most
+        is_wanted_again = most is not None and event.rank < most and len(state.members) < most
+        spawn = (Spawn(rank=event.rank, incarnation=event.incarnation + 1),) if is_wanted_again else ()
+        return Decision(state=state, actions=spawn, reason=f"rank {event.rank} has left")
     if event.is_clean and member.standing is Standing.FINISHED:
         return _finished(state)
     failed = state.failures.get(event.rank)
@@ -413,7 +489,11 @@ def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
 
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
     is_users = fault.cause is Cause.USER_ERROR
-    kinds = {Cause.USER_ERROR: LossKind.USER_ERROR, Cause.PREEMPTED: LossKind.PREEMPTION}
+    kinds = {
+        Cause.USER_ERROR: LossKind.USER_ERROR,
+        Cause.PREEMPTED: LossKind.PREEMPTION,
+        Cause.HOST_LEFT: LossKind.PREEMPTION,
+    }
     loss = Loss(
         kind=kinds.get(fault.cause, LossKind.NODE_LOSS),
         step=fault.step,
@@ -429,9 +509,11 @@ def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Dec
         decision = _give_up(state, reason if is_plain else f"{reason}; {verdict}")
         return replace(decision, actions=(Declare(fault=fault), *decision.actions))
     spawn: tuple[Action, ...] = ()
-    if state.is_replacing or is_users or not state.members or member.standing is Standing.STARTING:
+    is_missed = len(state.members) < state.seating.fewest()
+    is_awaited = state.is_replacing or is_users or is_missed or member.standing is Standing.STARTING
+    if is_awaited and state.hosts.is_reachable(fault.rank):
         spawn = (Spawn(rank=fault.rank, incarnation=fault.incarnation + 1),)
-    was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED) and fault.rank in state.roster
+    was_inside = member.standing in (Standing.TRAINING, Standing.FINISHED)
     if state.is_formed and was_inside:
         fenced = _fence(state, now_s, fault_ns=fault.fault_ns, reason=reason)
         decision = replace(fenced, actions=(Declare(fault=fault), *fenced.actions))
@@ -449,6 +531,73 @@ def _what_happened(fault: Fault) -> str:
     return f"is lost ({fault.detail}) in step {fault.step}"
 
 
+def _host_joined(state: State, event: HostJoined, now_s: float) -> Decision:
+    """A host answers: if it was away, its ranks begin anew; whatever still runs there is no member any more."""
+    running = dict(event.running)
+    if event.host in state.hosts.reachable:  # only its link, or the coordinator, was away
+        heard = {
+            rank: replace(m, heard_at_s=now_s, moved_at_s=now_s)
+            for rank, m in state.members.items()
+            if running.get(rank) == m.incarnation
+        }
+        return Decision(state=replace(state, members={**state.members, **heard}))
+    state = replace(state, hosts=state.hosts.joined(event.host))
+    actions: list[Action] = []
+    for rank in state.hosts.ranks(event.host):
+        newest = state.incarnations.get(rank, -1)
+        if rank in running and running[rank] > newest:
+            continue  # its start will be reported
+        if rank in running:
+            actions.append(Kill(rank=rank, incarnation=running[rank]))
+        actions.append(Spawn(rank=rank, incarnation=newest + 1))
+    reason = f"host {event.host} at {event.address} joins" if len(set(state.hosts.placement)) > 1 else ""
+    return _form_if_complete(Decision(state=state, actions=tuple(actions), reason=reason), now_s)
+
+
+def _without_silence(state: State, now_s: float) -> State:
+    """All deadlines begin anew: nobody was listening."""
+    members = {
+        rank: replace(m, spawned_at_s=now_s, heard_at_s=now_s, moved_at_s=now_s, stepping_since_s=now_s)
+        for rank, m in state.members.items()
+    }
+    trouble = None if state.trouble is None else replace(state.trouble, since_s=now_s)
+    hosts = state.hosts
+    if hosts.apart_since_s is not None:
+        hosts = replace(hosts, apart_since_s=now_s)
+    return replace(state, members=members, fenced_at_s=now_s, trouble=trouble, hosts=hosts)
+
+
+def _host_lost(state: State, event: HostLost, now_s: float, now_ns: int) -> Decision:
+    """All ranks of a host are lost at once, in whatever they were doing."""
+    if event.host not in state.hosts.reachable:
+        return Decision(state=state)
+    cause = Cause.HOST_LEFT if event.is_leaving else Cause.HOST_LOST
+    lost = [state.members[rank] for rank in state.hosts.ranks(event.host) if rank in state.members]
+    condemned = {m.rank: (cause, f"host {event.host} {event.reason}") for m in lost}
+    hosts = state.hosts.lost(event.host, now_s)
+    state = replace(state, hosts=hosts, condemned={**state.condemned, **condemned})
+    decision = Decision(
+        state=state, reason="; ".join(filter(None, (f"host {event.host} {event.reason}", hosts.lacks())))
+    )
+    for member in lost:
+        exited = Exited(
+            rank=member.rank,
+            incarnation=member.incarnation,
+            how=event.reason,
+            is_clean=False,
+            fault_ns=event.fault_ns,
+        )
+        then = _exited(decision.state, exited, now_s, now_ns)
+        decision = Decision(
+            state=then.state,
+            actions=decision.actions + then.actions,
+            reason="; ".join(filter(None, (decision.reason, then.reason))),
+        )
+        if then.state.is_over:
+            break
+    return decision
+
+
 def _finished(state: State) -> Decision:
     if any(m.standing is not Standing.FINISHED for m in state.members.values() if m.rank in state.roster):
         return Decision(state=state)
@@ -459,12 +608,15 @@ def _finished(state: State) -> Decision:
     return Decision(state=over, actions=(*actions, End(is_failed=False)), reason="every rank has finished")
 
 
-def _give_up(state: State, error: str, *, is_input_error: bool = False) -> Decision:
+def _give_up(state: State, error: str, *, is_input_error: bool = False, is_cut_off: bool = False) -> Decision:
     kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
     over = replace(state, is_over=True)
     return Decision(
         state=over,
-        actions=(*kills, End(is_failed=True, error=error, is_input_error=is_input_error)),
+        actions=(
+            *kills,
+            End(is_failed=True, error=error, is_input_error=is_input_error, is_cut_off=is_cut_off),
+        ),
         reason=error,
     )
 
@@ -500,9 +652,53 @@ def _hurry(state: State, now_s: float) -> Decision | None:
     return _fence(state, now_s, fault_ns=round(now_s * 1e9), reason=reason)
 
 
+def _resize_asked(state: State, event: ResizeAsked) -> Decision:
+    """More devices: their processes start now and join when they are ready. Fewer: all meet at the next step border.
+
+    A number that the layouts do not have is the next smaller one that they have.
+    """
+    if state.seating.num_seats(event.devices) == 0:
+        return Decision(
+            state=state, reason=f"the layout needs more than {event.devices} devices: nothing changes"
+        )
+    state = replace(state, seating=replace(state.seating, most=event.devices))
+    missing = event.devices - len(state.members)
+    free = [rank for rank in range(event.devices) if rank not in state.members]
+    actions: tuple[Action, ...] = tuple(
+        Spawn(rank=rank, incarnation=state.incarnations.get(rank, -1) + 1) for rank in free[: max(missing, 0)]
+    )
+    if len(_seats(state, _could_train(state))) != len(state.roster):
+        state = replace(state, is_admitting=True)
+        actions += _tell_all(state, Admit(), standing=Standing.TRAINING)
+    reason = f"asked to go on with {event.devices} devices"
+    return Decision(state=state, actions=actions, reason=reason)
+
+
+def _let_go(state: State) -> Decision:
+    """Those that the run is to do without may go when the others have taken a step: nothing of theirs is needed then."""
+    most = state.seating.most
+    spare = [m.rank for m in state.members.values() if _is_spare(state, m) and m.rank not in state.leaving]
+    surplus = 0 if most is None else len(state.members) - len(state.leaving) - most
+    going = sorted(spare, reverse=True)[: max(surplus, 0)]
+    if not going:
+        return Decision(state=state)
+    actions = tuple(
+        Tell(rank=rank, message=Dismiss(reason="the run goes on with fewer devices")) for rank in going
+    )
+    return Decision(state=replace(state, leaving=state.leaving | {*going}), actions=actions)
+
+
 def _tick(state: State, now_s: float, now_ns: int) -> Decision:
     if (hurried := _hurry(state, now_s)) is not None:
         return hurried
+    hosts = state.hosts
+    if hosts.apart_since_s is None and state.epoch == 0 and hosts.missing:
+        state = replace(state, hosts=replace(hosts, apart_since_s=now_s))
+    elif _is_apart_too_long(state, now_s):
+        missing = ", ".join(map(str, hosts.missing))
+        why = hosts.lacks() or "their ranks are needed"
+        error = f"host {missing} could not be reached for {hosts.patience_s:g} s: {why}"
+        return _give_up(state, error, is_cut_off=True)
     actions: list[Action] = []
     reasons: list[str] = []
     for member in state.members.values():
@@ -549,6 +745,15 @@ def _doing(member: Member) -> str:
         return f"rank {member.rank} in {member.operation}"
     last = f", after {member.operation}" if member.operation else ""
     return f"rank {member.rank} in phase {member.phase} of step {member.step}{last}"
+
+
+def _is_apart_too_long(state: State, now_s: float) -> bool:
+    """Whether no epoch can be formed for want of hosts, and that was waited for."""
+    hosts = state.hosts
+    if state.is_formed or hosts.apart_since_s is None or now_s - hosts.apart_since_s <= hosts.patience_s:
+        return False
+    num_parked = sum(m.standing is Standing.PARKED for m in state.members.values())
+    return not _may_form(state) or state.seating.num_seats(num_parked) == 0
 
 
 def _overdue(state: State, member: Member, now_s: float) -> tuple[Cause, str] | None:

@@ -12,7 +12,7 @@ import hmac
 import json
 import struct
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 from trimtab.terms import Phase, RunError
@@ -46,7 +46,7 @@ class Parked(Message):
     """Rank to agent: I have left ``left_epoch`` (-1: I never was in one) and wait to be formed.
 
     ``committed`` counts committed steps; ``held`` are the shares of step ``committed`` whose gradients I keep;
-    ``store_port`` is a rendezvous that I offer.
+    ``store_port`` is a rendezvous that I offer, and ``store_host`` where my peers reach it.
     """
 
     left_epoch: int
@@ -54,6 +54,7 @@ class Parked(Message):
     held: tuple[int, ...]
     store_port: int
     t_ns: int
+    store_host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +144,7 @@ class Fence(Message):
 class Form(Message):
     """Agent to rank: form ``epoch`` with these ranks, in this order, and go on with step ``step``.
 
+    ``active`` take part in its steps, by position; the others hand over what they hold, then wait as spares.
     Everybody whose state is not that of ``step`` takes it from rank ``source``. ``owners[share]`` is the rank
     that owns the share in step ``step`` (-1: left out); later steps use the plain assignment. ``is_last``: no step is begun,
     all save what they have and finish.
@@ -150,6 +152,7 @@ class Form(Message):
 
     epoch: int
     members: tuple[int, ...]
+    active: tuple[int, ...]
     store_host: str
     store_port: int
     step: int
@@ -176,7 +179,7 @@ class Dismiss(Message):
     reason: str
 
 
-_KINDS: dict[str, type[Message]] = {
+KINDS: Mapping[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         Hello,
@@ -195,6 +198,7 @@ _KINDS: dict[str, type[Message]] = {
         Dismiss,
     )
 }
+"""What a rank and its agent say to each other, by name."""
 
 
 def encode(message: Message) -> bytes:
@@ -210,9 +214,14 @@ def encode(message: Message) -> bytes:
 
 
 class Decoder:
-    """Messages out of a stream of bytes that arrives in any pieces. One per connection."""
+    """Messages out of a stream of bytes that arrives in any pieces. One per connection.
 
-    def __init__(self) -> None:
+    Args:
+        kinds: The messages that may arrive, by name.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[Message]] = KINDS) -> None:
+        self._kinds = kinds
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
@@ -230,7 +239,7 @@ class Decoder:
                 return
             body = bytes(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
-            yield _decode_body(body)
+            yield _decode_body(body, self._kinds)
 
 
 def prove(token: str, *, rank: int, incarnation: int) -> str:
@@ -244,10 +253,10 @@ def is_proven(hello: Hello, token: str) -> bool:
     return hmac.compare_digest(hello.proof.encode(), expected.encode())
 
 
-def _decode_body(body: bytes) -> Message:
+def _decode_body(body: bytes, kinds: Mapping[str, type[Message]]) -> Message:
     try:
         name, values = json.loads(body)
-        kind = _KINDS[name]
+        kind = kinds[name]
         return kind(**{key: _typed(kind, key, value) for key, value in values.items()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"no message of this version: {body[:120]!r} ({error})") from error

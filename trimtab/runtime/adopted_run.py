@@ -124,6 +124,7 @@ def assemble(
             rolls_back_on_loss=rule_of(job, is_replicated=True) is OnLoss.ROLLBACK,
             spikes=spike_rules(job),
             compare_every=step_rules(job).probe.compare_every,
+            digest_every=job.fault_tolerance.digest_every,
         ),
         rank=ticket["rank"],
         committed=keeper.load(),

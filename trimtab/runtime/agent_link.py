@@ -61,6 +61,8 @@ class Link(Protocol):
     interrupt: Interrupt
     is_stop_wanted: bool
     is_border_wanted: bool
+    own_address: str
+    """At which peers reach this rank."""
 
     def start(self, fingerprint: dict[str, str]) -> None:
         """Report as fit to join."""
@@ -87,11 +89,20 @@ class AgentLink:
     Args:
         address: Host and port of the agent.
         beat_s: Seconds between two signs of life.
+        own_address: At which peers reach this rank.
     """
 
     def __init__(
-        self, address: tuple[str, int], *, token: str, rank: int, incarnation: int, beat_s: float
+        self,
+        address: tuple[str, int],
+        *,
+        token: str,
+        rank: int,
+        incarnation: int,
+        beat_s: float,
+        own_address: str = "127.0.0.1",
     ) -> None:
+        self.own_address = own_address
         self.progress = Progress()
         self.interrupt = Interrupt()
         self.is_stop_wanted = False

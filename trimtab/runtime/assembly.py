@@ -12,7 +12,7 @@ from torch import Tensor
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
 from trimtab.plan import network_of
 from trimtab.plan.compiling import compile_program
-from trimtab.plan.explanation import obstacle_to_same_bits
+from trimtab.plan.formations import Formations
 from trimtab.plan.training import training_of
 from trimtab.policy.slowness import prior_share_s
 from trimtab.policy.wire import Note
@@ -26,8 +26,8 @@ from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.job_rules import clip_of, keeping_rules, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
-from trimtab.runtime.laid_out import LaidOutEvaluator, LaidOutRules, LaidOutRunner, LaidOutState, Timed
-from trimtab.runtime.lowering import Rank, Rules, Wires, own_columns
+from trimtab.runtime.laid_out import ElasticEvaluator, ElasticRunner, ElasticSeat, SeatMaker, Snapshots, Timed
+from trimtab.runtime.lowering import Rules
 from trimtab.runtime.lr_schedules import SCHEDULES, learning_rate
 from trimtab.runtime.models import Model, build_model
 from trimtab.runtime.optimizers import OPTIMIZERS, FlatOptimizer, build_optimizer
@@ -156,9 +156,10 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             flops_per_token=trained.flops_per_token,
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
-            rolls_back_on_loss=rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK,
             spikes=spike_rules(job),
             compare_every=step_rules(job).probe.compare_every if is_replicated(program) else 0,
+            rolls_back_on_loss=_only_checkpoints(job, program),
+            digest_every=job.fault_tolerance.digest_every,
             unigram_entropy=ground.corpus.held_out_entropy(),
         ),
         rank=ticket["rank"],
@@ -172,6 +173,12 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         recorder=recorder,
         faults=ground.faults,
     )
+
+
+def _only_checkpoints(job: Job, program: Program) -> bool:
+    """Whether after a loss nothing but a checkpoint is looked at. A plan finds out what is still there."""
+    has_plan = not is_replicated(program) and network_of(job) is not None
+    return not has_plan and rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK
 
 
 def _trained(ground: Ground, program: Program) -> Trained:
@@ -218,48 +225,48 @@ def replicated(ground: Ground) -> Trained:
 
 def laid_out(ground: Ground, program: Program) -> Trained:
     """Ranks that hold pieces: of tensors, of layers, of samples; as the job's plan says."""
-    job, rank = ground.job, ground.ticket["rank"]
+    job, rank, devices = ground.job, ground.ticket["rank"], ground.job.orchestration.devices
     network = network_of(job)
     assert network is not None, "a class of the user's own has no plan"
-    plan = compile_program(
-        program,
-        replace(training_of(job, network), clips=True),  # Every step is guarded by its norm.
-        mesh=resolve_mesh(program, job.orchestration.devices),
-        cluster=ground.cluster(),
-    )
-    chosen = job.train.optimizer
-    rate = rate_of(job, ground.num_steps)
-    one = Rank(
-        plan,
-        rank,
-        Wires(rank, plan.mesh.num_devices, is_connected=False),
-        Rules(
+    training = replace(training_of(job, network), clips=True)  # Every step is guarded by its norm.
+    stand = ground.cluster()
+    plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)
+    chosen, every = job.train.optimizer, job.fault_tolerance.snapshots
+    hosts = job.orchestration.hosts
+
+    def domain_of(one: int) -> int:
+        return one % devices * hosts // devices if hosts > 1 else stand.node_of(one % devices)
+
+    copies = None if every == "off" else Snapshots(every, domain_of=domain_of)
+    seats = SeatMaker(
+        plans=Formations(program, training, plan=plan, cluster=stand),
+        rules=Rules(
             optimizer=OPTIMIZERS[chosen.name](**chosen.chosen.model_dump()),
-            learning_rate=rate,
+            learning_rate=rate_of(job, ground.num_steps),
             clip=clip_of(job),
         ),
         seed=job.train.seed,
-        weights=ground.weights(),
-        adds_by_share=plan.work.has_fixed_order and obstacle_to_same_bits(plan) is None,
-        feed=own_columns,
-    )
-    runner = LaidOutRunner(
-        rules=LaidOutRules(learning_rate=rate, ranks_per_replica=plan.mesh.num_devices // plan.work.replicas),
-        rank=one,
-        load=microbatch_loader(job, ground.corpus, ground.device, plan.work.microbatch),
-        timed=Timed(ground.recorder, ground.watch),
+        weights=ground.weights,
+        load=lambda size: microbatch_loader(job, ground.corpus, ground.device, size),
+        batches=lambda size: held_out_batches(ground, size),
+        is_cut_short=lambda: ground.link.is_stop_wanted,
+        snapshots=copies,
         recorder=ground.recorder,
         faults=ground.faults,
         watch=ground.watch,
     )
-    batches = held_out_batches(ground, plan.work.microbatch)
-    evaluator = LaidOutEvaluator(
-        rank=one, batches=batches, watch=ground.watch, is_cut_short=lambda: ground.link.is_stop_wanted
+    elastic = ElasticSeat(
+        rank=rank,
+        first=seats.make(devices, rank % devices),
+        make=seats.make,
+        contents=seats.contents,
+        snapshots=copies,
+        tell=teller(ground.recorder, ground.link),
     )
     return Trained(
-        state=LaidOutState(one, runner.connect),
-        runner=runner,
-        evaluator=evaluator if batches else None,
+        state=elastic,
+        runner=ElasticRunner(elastic),
+        evaluator=ElasticEvaluator(elastic) if elastic.seat.evaluator is not None else None,
         flops_per_token=float(network.flops_per_token(job.data.sequence, causal=True)),
     )
 

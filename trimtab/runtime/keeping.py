@@ -136,7 +136,12 @@ class Keeper:
     def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; since the one before ``num_losses`` ranks were lost that only a checkpoint can make good."""
         self._group = group
-        self._saved_by = self._state.saved_by(group)
+        saved_by = self._state.saved_by(group)
+        if self._saver is not None and _names(saved_by) != _names(self._saved_by):
+            self._drain()
+            self._saver.close()
+            self._saver = None
+        self._saved_by = saved_by
         self._losses_s += [time.monotonic()] * num_losses
         self._bordered_s = time.monotonic()
 
@@ -400,3 +405,11 @@ class Keeper:
             sum(4 * tensor.numel() for tensors in parts.values() for tensor in tensors.values())
             for parts in self._saved_by.values()
         )
+
+
+def _names(saved_by: Mapping[int, Parts]) -> Mapping[int, Mapping[str, frozenset[str]]]:
+    """Who saves what."""
+    return {
+        rank: {part: frozenset(tensors) for part, tensors in parts.items()}
+        for rank, parts in saved_by.items()
+    }

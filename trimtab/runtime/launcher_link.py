@@ -36,6 +36,7 @@ class LauncherLink:
         self.interrupt = Interrupt()
         self.is_stop_wanted = False
         self.is_border_wanted = False
+        self.own_address = "127.0.0.1"
         self._folder, self._attempt, self._num_shares = folder, attempt, num_shares
         self.rank = _number(environment, "RANK")
         self._world_size = _number(environment, "WORLD_SIZE")
@@ -76,6 +77,7 @@ class LauncherLink:
         return Form(
             epoch=self._num_restarts,
             members=members,
+            active=members,
             store_host=self._master[0],
             store_port=self._master[1],
             step=self._committed,

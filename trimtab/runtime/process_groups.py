@@ -6,12 +6,14 @@ epoch is over it leaves work and group behind, to be torn down by a thread that 
 abandoned collective are never used again: its threads may still write to them.
 """
 
+import copy
 import datetime as dt
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -80,6 +82,14 @@ class Tally:
         return found
 
 
+@dataclass(slots=True)
+class _Backend:
+    """The backend's group, and what was started in it last."""
+
+    group: Any = None
+    pending: Any = None
+
+
 class Group:
     """The ranks of one epoch, connected. Not thread-safe: one thread makes all its calls, in one order.
 
@@ -108,16 +118,27 @@ class Group:
         self.interrupt = interrupt
         self.tally = tally or Tally()
         self._origin = (epoch, store, kind)
-        self._pending: Any = None
-        self._group: Any = None
+        self._backend = _Backend()
         if self.size > 1:
             name = f"epoch-{epoch}/{label}"
-            self._group = _connect(self.members.index(rank), self.size, name, store, kind, interrupt)
+            self._backend.group = _connect(self.members.index(rank), self.size, name, store, kind, interrupt)
 
-    def split(self, members: Sequence[int]) -> "Group":
-        """A group of some of the ranks, this one among them, in the same epoch."""
+    def by_position(self) -> "Group":
+        """The same group, its members numbered from 0: of ranks that are positions of a plan."""
+        found = copy.copy(self)
+        found.rank = self.members.index(self.rank)
+        found.members = tuple(range(self.size))
+        return found
+
+    def split(self, members: Sequence[int], label: str = "") -> "Group":
+        """A group of some of the ranks, this one among them, in the same epoch.
+
+        Args:
+            members: Which, in order of their positions in it.
+            label: What tells it from other groups of the same ranks.
+        """
         epoch, store, kind = self._origin
-        label = "-".join(map(str, members))
+        label = label + "-".join(map(str, members))
         return Group(
             members=members,
             rank=self.rank,
@@ -179,6 +200,12 @@ class Group:
         self.tally.sent_bytes += 2 * (self.size - 1) * piece * tensor.element_size()
         self._wait("all_reduce", work, launched)
 
+    def agree(self, holds: bool) -> bool:
+        """Whether something holds on every rank; all must ask."""
+        word = torch.tensor([int(not holds)], dtype=torch.int64)
+        self.all_reduce(word, operation="max")
+        return not word.item()
+
     def reduce_scatter(self, output: Tensor, source: Tensor, *, operation: str = "sum") -> Any:
         """Start the sum or maximum of the ranks in equal pieces, the own one into ``output``.
 
@@ -215,18 +242,18 @@ class Group:
 
     def drop(self) -> None:
         """Let go of everything in the background: closing the sockets also wakes peers that did not notice yet."""
-        left = [self._group, self._pending]
-        self._group = self._pending = None
+        left = [self._backend.group, self._backend.pending]
+        self._backend.group = self._backend.pending = None
         threading.Thread(target=left.clear, daemon=True, name="group-teardown").start()
 
     def _launch(self, name: str, start: Callable[[Any], Any]) -> Any:
         try:
-            return start(self._group)
+            return start(self._backend.group)
         except RuntimeError as error:
             raise CollectiveError(f"{name} could not start: {_first_line(error)}") from error
 
     def _wait(self, name: str, work: Any, launched: Callable[[], None]) -> None:
-        self._pending = work
+        self._backend.pending = work
         future = work.get_future()
         # Not a closure over self: released by a thread of the group, it would make that thread destroy the group,
         # which joins its threads, and so end the process (torch 2.13).
@@ -238,7 +265,7 @@ class Group:
             future.wait()
         except RuntimeError as error:
             raise CollectiveError(f"{name} broke: {_first_line(error)}") from error
-        self._pending = None
+        self._backend.pending = None
 
 
 _REDUCTIONS: Mapping[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

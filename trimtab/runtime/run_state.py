@@ -1,6 +1,7 @@
 """What a run trains, as its loop and its checkpoints see it: weights, optimizer states and how ranks agree on them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -36,12 +37,27 @@ def is_leftover(part: str) -> bool:
     return part.startswith(_LEFTOVER)
 
 
-def fit_together(group: Group, *, is_torn: bool, committed: int) -> int | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaughtUp:
+    """What all ranks of a new epoch go on from.
+
+    Args:
+        step: Committed steps.
+        newest: Those of whoever has most; steps from ``step`` on that somebody had committed are computed again.
+    """
+
+    step: int
+    newest: int
+
+
+def fit_together(group: Group, *, is_torn: bool, committed: int) -> CaughtUp | None:
     """The step that the pieces of all ranks are of; None if somebody was interrupted in an update, or is behind."""
     found = torch.tensor([int(is_torn), committed, -committed], dtype=torch.int64)
     group.all_reduce(found, operation="max")
     somebody_torn, newest, oldest = found.tolist()
-    return None if somebody_torn or newest != -oldest else int(newest)
+    if somebody_torn or newest != -oldest:
+        return None
+    return CaughtUp(step=int(newest), newest=int(newest))
 
 
 def go_back_together(group: Group, load: Callable[[int | None], int], begin: Callable[[], None]) -> int:
@@ -78,16 +94,22 @@ class RunState(Protocol):
     num_updates: int
     """Optimizer steps applied so far, as bias correction counts them."""
 
-    layout: str
-    """Whose the parts are for which ``is_leftover`` holds; empty where there are none."""
+    @property
+    def layout(self) -> str:
+        """Whose the parts are for which ``is_leftover`` holds; empty where there are none."""
 
     def enter(self, group: Group) -> None:
-        """An epoch begins."""
+        """An epoch of these ranks begins; they have caught up, or are going to go back."""
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
+    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp | None:
         """Bring all ranks of a new epoch to one state.
 
-        Returns: The step that it is of; None if only a checkpoint can, and all ranks must go back to one.
+        Args:
+            group: All of them, spares too.
+            form: Of the epoch.
+            committed: Steps that are in this rank's state.
+
+        Returns: What it is; None if only a checkpoint can, and all that take part must go back to one.
         """
 
     def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
@@ -163,11 +185,11 @@ class ReplicatedState:
     def enter(self, group: Group) -> None:
         """See RunState; nothing is to be done."""
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> int:
+    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp:
         """See RunState. Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
         if form.is_healing:
             self._share(group, source=form.source)
-        return form.step
+        return CaughtUp(step=form.step, newest=form.step)
 
     def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
         """See RunState; the lead loads and gives it to all."""

@@ -53,6 +53,7 @@ def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> "AgentLink":
         rank=ticket["rank"],
         incarnation=ticket["incarnation"],
         beat_s=ticket["settings"]["beat_s"],
+        own_address=ticket["address"],
     )
     hear_stop_notices(link.ask_to_stop)
     link.start(found)

@@ -19,6 +19,7 @@ class SoloLink:
         self.interrupt = Interrupt()
         self.is_stop_wanted = False
         self.is_border_wanted = False
+        self.own_address = "127.0.0.1"
         self.fingerprint: dict[str, str] = {}
         self.sent: list[Message] = []
 
@@ -35,6 +36,7 @@ class SoloLink:
         return Form(
             epoch=1,
             members=(0,),
+            active=(0,),
             store_host="",
             store_port=0,
             step=0,

@@ -17,7 +17,7 @@ from trimtab.runtime.faults import Faults
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import RunState, as_lead_says
+from trimtab.runtime.run_state import CaughtUp, RunState, as_lead_says
 from trimtab.runtime.step import Requests, StepResult, Work
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
@@ -37,6 +37,7 @@ class TrainerRules:
         rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
         spikes: What is done about a step that is far from those before.
         compare_every: Steps between two comparisons of the replicas; 0: never.
+        digest_every: Steps between two hashes of the weights that go into the journal; 0: none.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
         tokens_per_step: None if only the targets of a step are known.
@@ -51,6 +52,7 @@ class TrainerRules:
     rolls_back_on_loss: bool = False
     spikes: SpikeRules = field(default_factory=SpikeRules)
     compare_every: int = 0
+    digest_every: int = 0
     unigram_entropy: float | None = None
 
 
@@ -131,6 +133,7 @@ class Trainer:
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
         self._members: tuple[int, ...] = ()
+        self._groups: list[Group] = []
         self._rolled_back: set[int] = set()
         self._left_out: set[int] = set()
         self._undecided = -1
@@ -199,6 +202,7 @@ class Trainer:
                 committed=self._committed,
                 held=self._runner.held(self._committed),
                 store_port=rendezvous.port,
+                store_host=self._link.own_address,
                 t_ns=time.monotonic_ns(),
             )
         )
@@ -212,6 +216,9 @@ class Trainer:
         self._record_work("aborted", self._committed, self._epoch, self._step_started_ns, now_ns)
         self._recorder.event("left", step=self._committed, reason=str(interruption))
         self._runner.leave()
+        for group in self._groups:  # that of an epoch that ended while it was entered is no runner's yet
+            group.drop()
+        self._groups.clear()
 
     def _train_epoch(self, form: Form, rendezvous: Rendezvous) -> Asking[None]:
         self._step_started_ns = time.monotonic_ns()
@@ -322,15 +329,14 @@ class Trainer:
         self._committed = self._state.take_back(group, self._keeper.load)
         self._runner.rewind(self._committed)
         if self._rank == group.members[0]:
-            fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
-            self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
+            self._tell_rollback(reason)
 
     def _enter(self, form: Form, rendezvous: Rendezvous) -> Group:
         self._watch.enter(Phase.REFORM, form.step)
         self._faults.at_phase(Phase.REFORM, form.step)
         store = self._link.connect(form, rendezvous) if len(form.members) > 1 else None
         with self._watch.waiting(f"forming epoch {form.epoch}"):
-            group = Group(
+            everybody = Group(
                 members=form.members,
                 rank=self._rank,
                 epoch=form.epoch,
@@ -338,15 +344,33 @@ class Trainer:
                 kind=self._rules.device_kind,
                 interrupt=self._link.interrupt,
             )
+            self._groups.append(everybody)
+            caught = self._state.catch_up(everybody, form, self._committed)
+            if self._rank not in form.active:
+                self._recorder.event("entered", epoch=form.epoch, members=form.active, step=form.step)
+                self._link.wait_for_end()
+            group = everybody if form.active == form.members else everybody.split(form.active)
+            self._groups.append(group)
             self._state.enter(group)
-            step = self._state.catch_up(group, form, self._committed)
-            if step is None:
+            if caught is None:
                 self._go_back(group, f"epoch {form.epoch} begins, and what ranks hold does not fit together")
-            elif self._committed != step:
-                self._recorder.event("healed", step=step, source=form.source, behind=self._committed)
-                self._committed = step
-        self._recorder.event("entered", epoch=form.epoch, members=form.members, step=self._committed)
+            else:
+                self._follow(caught, group, form)
+        self._recorder.event("entered", epoch=form.epoch, members=group.members, step=self._committed)
         return group
+
+    def _follow(self, caught: CaughtUp, group: Group, form: Form) -> None:
+        """Go on from what all have caught up to."""
+        if self._committed < caught.step:
+            self._recorder.event("healed", step=caught.step, source=form.source, behind=self._committed)
+        self._committed = caught.step
+        if caught.step < caught.newest and self._rank == group.members[0]:
+            reason = f"epoch {form.epoch} begins, and this is the newest state that still exists whole"
+            self._tell_rollback(reason)
+
+    def _tell_rollback(self, reason: str) -> None:
+        fields: dict[str, Any] = {"to_step": self._committed, "reason": reason}
+        self._link.send(Note(kind="rollback", t_ns=time.monotonic_ns(), fields=fields))
 
     def _step(self, group: Group, form: Form) -> Asking[StepResult]:
         started_ns = self._step_started_ns = time.monotonic_ns()
@@ -363,7 +387,15 @@ class Trainer:
         self._loss = result.loss
         with self._recorder.within(Clock.HOST_WAIT):
             self._report(result, group, form, started_ns)
+            self._record_digest(group, form, step)
         return result
+
+    def _record_digest(self, group: Group, form: Form, step: int) -> None:
+        """Write down what the weights are after a step, if that is asked for."""
+        every = self._rules.digest_every
+        if every and (step + 1) % every == 0:
+            digest = self._state.digest(group)
+            self._recorder.event("digest", step=step, epoch=form.epoch, weights_sha256=digest)
 
     def _report(self, result: StepResult, group: Group, form: Form, started_ns: int) -> None:
         ended_ns = time.monotonic_ns()
@@ -411,7 +443,7 @@ class Trainer:
             self._evaluate(group)
 
     def _evaluate(self, group: Group) -> None:
-        if self._evaluator is None or self._evaluated_at == self._committed:
+        if self._evaluator is None or self._is_evaluated(group):
             return
         with self._recorder.within(Clock.EVALUATION):
             self._faults.in_timer(Clock.EVALUATION, self._committed)
@@ -425,6 +457,11 @@ class Trainer:
             fields: dict[str, Any] = {"step": self._committed, "loss": self._eval_loss, "targets": targets}
             self._recorder.event("evaluation", **fields)
             self._link.send(Note(kind="evaluation", t_ns=time.monotonic_ns(), fields=fields))
+
+    def _is_evaluated(self, group: Group) -> bool:
+        """Whether every rank has scored this step: one that was called back, or has just come, may not have."""
+        with self._watch.waiting():
+            return group.agree(self._evaluated_at == self._committed)
 
     def _finish(self, group: Group) -> None:
         if not self._stop_agreed:

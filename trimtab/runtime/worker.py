@@ -25,6 +25,7 @@ def main() -> None:
         rank=ticket["rank"],
         incarnation=ticket["incarnation"],
         beat_s=ticket["settings"]["beat_s"],
+        own_address=ticket["address"],
     )
     hear_stop_notices(link.ask_to_stop)
     code = _work(ticket, recorder, link)

@@ -350,6 +350,16 @@ class Orchestration(Card):
     """Time to save after SIGTERM or SIGINT, in seconds. Default: 30s."""
     environment: Environment = Environment()
     """Environment variables of the ranks. Default: none."""
+    hosts: PositiveInt = 1
+    """Hosts that the devices are divided among, as many on each. Default: 1."""
+    listen: Word | None = None
+    """ADDRESS:PORT at which the other hosts reach the first one. Default: none; several hosts need it."""
+    interface: Word | None = None
+    """Network interface that the first host's ranks talk over. Default: the one that has the address of listen."""
+    token_file: Word | None = None
+    """File with the token that hosts prove they belong to the run by. Default: token, in the run's folder."""
+    unreachable: Duration = 60.0
+    """Longest time that hosts wait for hosts that they need and cannot reach, in seconds. Default: 60s."""
 
 
 def _read_parallelism(value: object) -> object:
@@ -427,6 +437,11 @@ class FaultTolerance(Card):
     """What happens in the step in which a peer dies: exact, redo, rollback, same_batch or rescale. Under
     torchrun only rollback: torchrun starts all ranks again, at the newest checkpoint. Default: auto, the
     strongest that the layout allows."""
+    snapshots: PositiveInt | Literal["auto", "off"] = "auto"
+    """Steps between two copies of each rank's pieces in another rank's memory; off: none. Default: auto, so often
+    that at most 60 s of work can be lost, where no other rank holds the same pieces."""
+    digest_every: NaturalInt = 0
+    """Steps between two hashes of the weights that every rank writes into its journal; 0: none. Default: 0."""
     replace: bool = False
     """Start a new process for a lost rank, which joins at a step border. Default: false."""
     balance: NaturalInt = 8

@@ -12,7 +12,7 @@ from trimtab.spec.cards import Data, Engine, Job, Model, OnNonfinite, Train, Tra
 from trimtab.spec.constants import divisors
 from trimtab.spec.fields import Path
 from trimtab.spec.spiking import SpikeAnswer
-from trimtab.terms import OnLoss, format_seconds
+from trimtab.terms import OnLoss, format_seconds, read_address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,7 @@ def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
 BATCH, MICROBATCH = ("train", "batch"), ("train", "microbatch")
 DEVICES, ENGINE = ("orchestration", "devices"), ("orchestration", "engine")
+HOSTS = ("orchestration", "hosts")
 SHARES, ON_LOSS = ("fault_tolerance", "shares"), ("fault_tolerance", "on_loss")
 CHECKPOINT_EVERY = ("fault_tolerance", "checkpoint", "every")
 KEEP_BEST = ("fault_tolerance", "checkpoint", "keep_best")
@@ -309,6 +310,39 @@ def _environment(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(message=message, paths=paths, hint="Keep one of the two.")
 
 
+def _several_hosts(job: Job) -> Iterator[Contradiction]:
+    card = job.orchestration
+    if card.hosts == 1:
+        for key, value in (("listen", card.listen), ("token_file", card.token_file)):
+            if value is not None:
+                message = f"orchestration.{key} is for runs of several hosts, and orchestration.hosts is 1"
+                paths = (("orchestration", key), HOSTS)
+                yield Contradiction(message=message, paths=paths, hint=f"Take {key} out, or set hosts.")
+        return
+    if card.engine is Engine.TORCHRUN:
+        message = f"orchestration.hosts is {card.hosts}; under torchrun, torchrun joins the hosts"
+        hint = "Use engine: local, or start torchrun by hand on every host."
+        yield Contradiction(message=message, paths=(HOSTS, ENGINE), hint=hint)
+    if job.script is not None:
+        message = f"orchestration.hosts is {card.hosts}, and a script runs on one host"
+        yield Contradiction(message=message, paths=(HOSTS, SCRIPT), hint="Set hosts to 1.")
+    if card.devices % card.hosts:
+        message = f"orchestration.devices is {card.devices}, which {card.hosts} hosts cannot share evenly"
+        below, above = card.devices // card.hosts * card.hosts, -(-card.devices // card.hosts) * card.hosts
+        nearest = " and ".join(str(number) for number in (below, above) if number)
+        yield Contradiction(message=message, paths=(DEVICES, HOSTS), hint=f"Nearest devices: {nearest}.")
+    if card.listen is None:
+        message = (
+            f"orchestration.hosts is {card.hosts}, and nothing says where the others reach the first one"
+        )
+        hint = "Add listen: ADDRESS:PORT under orchestration, an address of the first host."
+        yield Contradiction(message=message, paths=(HOSTS,), hint=hint)
+    elif read_address(card.listen) is None:
+        message = f"orchestration.listen is {card.listen!r}; it takes ADDRESS:PORT"
+        hint = "An example: listen: 10.0.0.1:29400. Port 0 takes a free one."
+        yield Contradiction(message=message, paths=(("orchestration", "listen"),), hint=hint)
+
+
 RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _length,
     _script,
@@ -326,6 +360,7 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _detection,
     _probe,
     _environment,
+    _several_hosts,
 )
 """Every rule; the mesh against the devices is checked where the formulas are."""
 

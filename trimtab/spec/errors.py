@@ -5,7 +5,8 @@ InputError                 (terms)
 └── SpecError              carries every problem found, each with its place
     ├── YamlError          the text is not the YAML that we read
     ├── StrategyError      a statement of the strategy language is wrong
-    └── JobFileError       the job file, its base files, its overrides or their combination is wrong
+    ├── JobFileError       the job file, its base files, its overrides or their combination is wrong
+    └── ScenarioError      a scenario file or its workload is wrong
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,10 @@ class StrategyError(SpecError):
 
 class JobFileError(SpecError):
     """The job file is wrong, or two of its settings cannot hold together."""
+
+
+class ScenarioError(SpecError):
+    """A scenario file is wrong, its workload is, or what it says of both cannot hold together."""
 
 
 def render_problem(problem: Problem, documents: Mapping[str, str]) -> str:

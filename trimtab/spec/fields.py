@@ -1,4 +1,7 @@
-"""What the keys of a job file are and take, read off the cards."""
+"""What the keys of a job file, or of another file that cards describe, are and take, read off the cards.
+
+``root`` is the card of the whole file; a key inside a list of cards has the path of the list.
+"""
 
 import difflib
 import types
@@ -20,59 +23,64 @@ def keys_of(card: type[Card]) -> Mapping[str, FieldInfo]:
     return {field.alias or name: field for name, field in card.model_fields.items()}
 
 
-def card_at(path: Path) -> type[Card] | None:
+def name_of(root: type[Card]) -> str:
+    """What files that a card describes are called: job, for a job file."""
+    return root.__name__.lower()
+
+
+def card_at(path: Path, root: type[Card] = Job) -> type[Card] | None:
     """The card that a path leads to, or None if the path leads elsewhere."""
-    card: type[Card] | None = Job
+    card: type[Card] | None = root
     for key in path:
         field = keys_of(card).get(key) if card else None
         card = _card_in(field.annotation) if field else None
     return card
 
 
-def field_at(path: Path) -> FieldInfo | None:
+def field_at(path: Path, root: type[Card] = Job) -> FieldInfo | None:
     """The field that a path names, or None if there is none."""
     if not path:
         return None
-    card = card_at(path[:-1])
+    card = card_at(path[:-1], root)
     return keys_of(card).get(path[-1]) if card else None
 
 
-def meaning_at(path: Path) -> str:
+def meaning_at(path: Path, root: type[Card] = Job) -> str:
     """What a key means, with its unit and default: the docstring under its field; empty if there is no such key."""
-    card, field = (card_at(path[:-1]), field_at(path)) if path else (None, None)
+    card, field = (card_at(path[:-1], root), field_at(path, root)) if path else (None, None)
     if card is None or field is None:
         return ""
     return next(meaning_of(card, name) for name, found in card.model_fields.items() if found is field)
 
 
-def phrase_of(path: Path) -> str:
+def phrase_of(path: Path, root: type[Card] = Job) -> str:
     """What a key takes, in words: ``a whole number of at least 1, or 'auto'``."""
-    field = field_at(path)
+    field = field_at(path, root)
     if field is None:
-        return "text" if field_at(path[:-1]) else "something else"
+        return "text" if field_at(path[:-1], root) else "something else"
     phrases = [item.phrase for item in field.metadata if isinstance(item, Takes)]
     return phrases[0] if phrases else _phrase(field.annotation)
 
 
-def choices_at(path: Path) -> tuple[str, ...]:
+def choices_at(path: Path, root: type[Card] = Job) -> tuple[str, ...]:
     """The words that a key takes, if it takes certain words."""
-    field = field_at(path)
+    field = field_at(path, root)
     return tuple(_choices(field.annotation)) if field else ()
 
 
-def takes_text(path: Path) -> bool:
+def takes_text(path: Path, root: type[Card] = Job) -> bool:
     """Whether whatever is written under the key may be text, and neither number nor boolean."""
-    field = field_at(path)
+    field = field_at(path, root)
     if field is not None:
         kinds = set(_alternatives(field.annotation))
         return str in kinds and not kinds & {int, float, bool}
-    parent = field_at(path[:-1])
+    parent = field_at(path[:-1], root)
     return parent is not None and get_args(parent.annotation)[1:] == (str,)
 
 
-def takes_boolean(path: Path) -> bool:
+def takes_boolean(path: Path, root: type[Card] = Job) -> bool:
     """Whether the key takes true or false and nothing else."""
-    field = field_at(path)
+    field = field_at(path, root)
     return field is not None and set(_alternatives(field.annotation)) == {bool}
 
 
@@ -89,13 +97,13 @@ def nearest_name(word: str, names: Iterable[str], *, cutoff: float = 0.5) -> str
     return by_spelling[close[0]] if close else None
 
 
-def paths_ending_in(key: str) -> list[Path]:
-    """Every place of the job file where a key of this name belongs."""
-    return [path for path in all_paths() if path[-1] == key]
+def paths_ending_in(key: str, root: type[Card] = Job) -> list[Path]:
+    """Every place of the file where a key of this name belongs."""
+    return [path for path in all_paths(root) if path[-1] == key]
 
 
 def all_paths(card: type[Card] = Job, prefix: Path = ()) -> Iterator[Path]:
-    """Every key of the job file, sections before what they hold."""
+    """Every key of the file, sections before what they hold."""
     for key, field in keys_of(card).items():
         yield (*prefix, key)
         inner = _card_in(field.annotation)
@@ -114,8 +122,16 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _card_in(annotation: Any) -> type[Card] | None:
+def _and_elements(annotation: Any) -> Iterator[Any]:
+    """The types that a value may have, and those of the elements where it may be a list of any length."""
     for alternative in _alternatives(annotation):
+        yield alternative
+        if get_origin(alternative) is tuple and get_args(alternative)[1:] == (...,):
+            yield from _and_elements(get_args(alternative)[0])
+
+
+def _card_in(annotation: Any) -> type[Card] | None:
+    for alternative in _and_elements(annotation):
         if isinstance(alternative, type) and issubclass(alternative, Card):
             return alternative
     return None
@@ -141,7 +157,7 @@ _WORDS = {bool: "true or false", str: "text", int: "a whole number", float: "a n
 
 
 def _choices(annotation: Any) -> Iterator[str]:
-    for alternative in _alternatives(annotation):
+    for alternative in _and_elements(annotation):
         if get_origin(alternative) is Literal:
             yield from get_args(alternative)
         elif isinstance(alternative, type) and issubclass(alternative, StrEnum):

@@ -49,7 +49,7 @@ _PHASE_KINDS = (
     FaultKind.RAISE,
     FaultKind.DISCONNECT,
 )
-_KEYS = {
+KEYS_OF_FAULTS = {
     FaultKind.SLOW: ("rank", "step", "factor", "steps"),
     FaultKind.BIT_FLIP: ("rank", "step", "of", "bit", "element"),
     FaultKind.SLEEP: ("rank", "step", "ms", "class"),
@@ -57,7 +57,8 @@ _KEYS = {
     FaultKind.DISK_FULL: ("step",),
     FaultKind.TORN_CHECKPOINT: ("step",),
 } | dict.fromkeys(_PHASE_KINDS, ("rank", "step", "phase"))
-_SLEEPS_IN = (*(clock.value for clock in Clock if clock is not Clock.UNATTRIBUTED), NO_TIMER, IN_WRITER)
+"""What may be said of each kind."""
+SLEEPS_IN = (*(clock.value for clock in Clock if clock is not Clock.UNATTRIBUTED), NO_TIMER, IN_WRITER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +82,23 @@ class Injection:
         """Names this fault among others of a run, as part of a file's name."""
         flip = f"-{self.of}-{self.bit}-{self.element}" if self.kind is FaultKind.BIT_FLIP else ""
         return f"{self.kind}-rank{self.rank}-step{self.step}-{self.phase}-{self.timer}{flip}"
+
+    @property
+    def text(self) -> str:
+        """As it stands behind ``--inject``.
+
+        >>> Injection(kind=FaultKind.KILL, rank=1, step=5).text
+        'kill:rank=1,step=5,phase=compute'
+        """
+        values = {
+            "rank": self.rank,
+            "step": self.step,
+            "phase": self.phase,
+            "ms": self.ms,
+            "factor": self.factor,
+        }
+        values["class"] = self.timer
+        return f"{self.kind}:" + ",".join(f"{key}={values[key]}" for key in KEYS_OF_FAULTS[self.kind])
 
     def to_json(self) -> dict[str, object]:
         """Plain values, read back by ``from_json``."""
@@ -116,10 +134,10 @@ def _parse(text: str, devices: int) -> Injection:
     values: dict[str, object] = {"kind": kind}
     for pair in filter(None, rest.split(",")):
         key, separator, value = pair.partition("=")
-        if not separator or key not in _KEYS[kind]:
-            allowed = ", ".join(_KEYS[kind])
+        if not separator or key not in KEYS_OF_FAULTS[kind]:
+            allowed = ", ".join(KEYS_OF_FAULTS[kind])
             raise InputError(
-                f"--inject {text}: {pair!r} is no key=value of {kind}; keys: {allowed}{_nearest(key, list(_KEYS[kind]))}"
+                f"--inject {text}: {pair!r} is no key=value of {kind}; keys: {allowed}{_nearest(key, list(KEYS_OF_FAULTS[kind]))}"
             )
         values["timer" if key == "class" else key] = _value(text, key, value)
     injection = Injection(**values)  # type: ignore[arg-type]  # _value has typed each key
@@ -144,11 +162,11 @@ def _value(text: str, key: str, value: str) -> object:
             case "phase":
                 return Phase(value)
             case _:
-                return _SLEEPS_IN[_SLEEPS_IN.index(value)]
+                return SLEEPS_IN[SLEEPS_IN.index(value)]
     except (ValueError, IndexError):
         allowed = {
             "phase": ", ".join(Phase),
-            "class": ", ".join(_SLEEPS_IN),
+            "class": ", ".join(SLEEPS_IN),
             "of": ", ".join(_FLIPPED),
             "bit": "0 to 31",
         }.get(key, "a number")

@@ -77,7 +77,33 @@ def load_job(
     Raises: JobFileError with everything that is wrong.
     """
     reader = SourceReader(read, source=source)
-    tree = reader.read_job(text, overrides)
+    return _load(reader, reader.read_job(text, overrides), environment)
+
+
+def load_job_inside(
+    tree: MappingValue,
+    *,
+    document: str,
+    source: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    read: Callable[[str], str],
+) -> LoadedJob:
+    """The job that stands as a mapping inside another text, such as the workload of a scenario.
+
+    Args:
+        tree: The mapping.
+        document: The whole text.
+        source: Its name, shown in errors; other files are found relative to it.
+        environment: As for ``load_job``.
+        read: As for ``load_job``.
+
+    Raises: JobFileError with everything that is wrong.
+    """
+    reader = SourceReader(read, source=source)
+    return _load(reader, reader.read_bases(tree, document), environment)
+
+
+def _load(reader: SourceReader, tree: MappingValue, environment: Mapping[str, str]) -> LoadedJob:
     interpolator = Interpolator(environment)
     filled = interpolator.fill(tree)
     assert isinstance(filled, MappingValue)

@@ -70,6 +70,18 @@ class SourceReader:
             raise JobFileError(problems, self.documents)
         return tree
 
+    def read_bases(self, tree: MappingValue, document: str) -> MappingValue:
+        """The values of a job that stands inside another text over those of the files that it extends.
+
+        Args:
+            tree: The job; its places are in ``document``, which errors call by the reader's source.
+            document: The whole text.
+
+        Raises: JobFileError if one of the texts cannot be read at all.
+        """
+        self.documents[self._source] = document
+        return self._with_bases(tree, self._source, ())
+
     def read_formulas(self, tree: MappingValue) -> MappingValue:
         """The tree with ``parallelism: {file: x.trim}`` replaced by the text of that file.
 
@@ -132,6 +144,9 @@ class SourceReader:
             tree = read_mapping(text, source=source)
         except YamlError as error:
             raise JobFileError(error.problems, self.documents | error.documents) from None
+        return self._with_bases(tree, source, readers)
+
+    def _with_bases(self, tree: MappingValue, source: str, readers: tuple[str, ...]) -> MappingValue:
         entry = tree.entries.get(EXTENDS)
         if entry is None:
             return tree

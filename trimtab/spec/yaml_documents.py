@@ -106,8 +106,8 @@ def read_yaml(text: str, *, source: str) -> YamlValue:
     return value
 
 
-def read_mapping(text: str, *, source: str) -> MappingValue:
-    """The one document of a text that must be a mapping.
+def read_mapping(text: str, *, source: str, first: str = "run: NAME") -> MappingValue:
+    """The one document of a text that must be a mapping; ``first`` is a line to begin it with.
 
     Raises: YamlError as `read_yaml`, or if the document is a list or a single value.
     """
@@ -116,7 +116,7 @@ def read_mapping(text: str, *, source: str) -> MappingValue:
         return value
     found = "a list" if isinstance(value, ListValue) else f"the single value {value.text!r}"
     message = f"the file holds {found}; it must be a mapping of keys"
-    hint = "Write `key: value` lines, beginning with `run: NAME`."
+    hint = f"Write `key: value` lines, beginning with `{first}`."
     raise YamlError([Problem(span=value.span, message=message, hint=hint)], {source: text})
 
 

@@ -1,5 +1,6 @@
 """What do the words mean?"""
 
+from trimtab.terms.addresses import read_address
 from trimtab.terms.choices import ComputeType, OnLoss, Phase, RunState, WeightType
 from trimtab.terms.errors import ExitCode, InfeasibleError, InputError, RunError, TrimtabError
 from trimtab.terms.ledger_classes import Clock, Layer, LedgerClass
@@ -34,5 +35,6 @@ __all__ = [
     "nearest_name",
     "parse_bytes",
     "parse_seconds",
+    "read_address",
     "unique_names",
 ]

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     RUN_FAILED = 1
     INPUT_WRONG = 2
     INFEASIBLE = 3
+    CUT_OFF = 75
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -17,6 +17,7 @@ COMPRESSED = (
     "REDUCE grads WHERE dims LIKE '%,%' AND layer IS NOT NULL OVER dp COMPRESS powersgd(2)"
 )
 UNSHARED = ("--set", 'fault_tolerance.shares="off"')
+UNCOPIED = ("--set", 'fault_tolerance.snapshots="off"')
 ENDED = ("--inject", "kill:rank=0,step=6,phase=compute", "--set", "fault_tolerance.restarts.node_loss=0")
 TENSORS = "MESH dp 2, tp 2; SPLIT heads, mlp, vocab OVER tp; STORE states OVER dp"
 
@@ -48,20 +49,18 @@ def test_a_plan_has_the_bits_of_plain_replicas(trimtab: Trimtab, undisturbed: Ra
 
 
 def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, undisturbed: Ran) -> None:
-    """All wait for its replacement, and go back to the newest checkpoint: two steps are computed again."""
-    ran = run(trimtab, STORED, 3, "--inject", "kill:rank=1,step=6,phase=reduce")
+    """Nobody has a copy in memory: the others go back to the newest checkpoint, and two steps are computed again."""
+    ran = run(trimtab, STORED, 3, *UNCOPIED, "--inject", "kill:rank=1,step=6,phase=reduce")
     assert_same(ran, undisturbed)
     (recovery,) = ran.document["recoveries"]
     assert (recovery["rank"], recovery["steps_lost"]) == (1, 2)
-    spawned = [(event["rank"], event["incarnation"]) for event in ran.events("spawned")]
-    assert sorted(spawned) == [(0, 0), (1, 0), (1, 1), (2, 0)]
     assert_saved_in_pieces(trimtab, ran)
 
 
 def assert_saved_in_pieces(trimtab: Trimtab, ran: Ran) -> None:
-    """Three ranks wrote the last checkpoint; what is exported of it has the hash that the run has told."""
+    """Both that are left wrote the last checkpoint; what is exported of it has the hash that the run has told."""
     newest = ran.folder / "checkpoints" / f"step-{ran.document['steps']}"
-    assert {path.name for path in newest.glob("model*")} == {f"model-{rank}.safetensors" for rank in range(3)}
+    assert {path.name for path in newest.glob("model*")} == {f"model-{rank}.safetensors" for rank in (0, 2)}
     trimtab("checkpoints", "verify", ran.document["run"])
     exported = ran.cwd / "pieces.safetensors"
     trimtab("checkpoints", "export", ran.document["run"], "--to", str(exported))
@@ -87,9 +86,21 @@ def test_a_save_that_one_rank_cannot_write_is_no_checkpoint(trimtab: Trimtab, un
 
 def test_a_stage_is_lost_before_the_first_checkpoint(trimtab: Trimtab, undisturbed: Ran) -> None:
     """Then the run begins again: with the first weights, not with those of the moment."""
-    ran = run(trimtab, STAGES, 2, "--inject", "kill:rank=0,step=2,phase=compute")
+    ran = run(trimtab, STAGES, 2, *UNCOPIED, "--inject", "kill:rank=0,step=2,phase=compute")
     assert_same(ran, undisturbed)
     assert ran.document["recoveries"][0]["steps_lost"] == 2
+
+
+def test_one_that_comes_back_to_an_evaluated_step_is_not_left_alone_with_it(
+    trimtab: Trimtab, undisturbed: Ran
+) -> None:
+    """OBS-07: the others have scored the checkpoint's step already; it waited for them, and they for its step."""
+    evaluate = ("--set", "train.evaluate.every=4", "--set", "fault_tolerance.detection.evaluation=60s")
+    ran = run(trimtab, STAGES, 2, *evaluate, "--inject", "kill:rank=1,step=6,phase=compute")
+    assert_same(ran, undisturbed)
+    assert [lost["cause"] for lost in ran.document["recoveries"]] == ["exited"]
+    scores = {(event["step"], event["loss"]) for event in ran.events("evaluation", "rank-0-*")}
+    assert sorted(step for step, _ in scores) == [4, 8, 12], "one score of each step"
 
 
 def test_the_ledger_of_a_pipeline_adds_up(undisturbed: Ran) -> None:

@@ -34,6 +34,8 @@ LAYOUTS = {
     "two stages, interleaved": (2, "MESH pp 2\nSPLIT layers OVER pp USING interleaved_1f1b(2)"),
     "two stages, zbv": (2, "MESH pp 2\nSPLIT layers OVER pp USING zbv"),
     "four stages": (4, "MESH pp 4\nSPLIT layers OVER pp"),
+    "stages and replicas": (4, "MESH pp 2, dp 2\nSPLIT layers OVER pp"),
+    "replicas and stored states": (4, "MESH pp 2, dp 2\nSPLIT layers OVER pp\nSTORE states OVER dp"),
     "stages and stored replicas": (4, f"MESH pp 2, dp 2\nSPLIT layers OVER pp\n{STORED}"),
     "computed again": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations"),
     "another route": (4, "MESH dp 4\nREDUCE grads OVER dp USING tree"),

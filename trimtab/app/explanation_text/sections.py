@@ -113,6 +113,14 @@ def _plan(found: Explanation, width: int) -> Iterator[Line]:
         "on_loss", f"{on_loss.rule.value}: {on_loss.reason}", width, on_loss.limited_by or on_loss.decided_by
     )
     yield from _fact("", on_loss.guarantee, width)
+    copies = on_loss.copies
+    if copies is not None:
+        how_often = "each half minute" if copies.every == "auto" else f"every {copies.every} steps"
+        text = (
+            f"{how_often} {format_bytes(copies.copy_bytes)} of a rank to a buddy, {format_bytes(copies.held_bytes)} of host "
+            "memory"
+        )
+        yield from _fact("copies", text, width, copies.decided_by)
     saves = found.checkpoints
     cadence = f"every {saves.every} steps" if isinstance(saves.every, int) else saves.every
     yield from _fact("checkpoints", f"{cadence}, the newest {saves.keep} kept", width, saves.decided_by)

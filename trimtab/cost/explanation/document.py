@@ -409,6 +409,23 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CopyFacts:
+    """Copies of each rank's pieces in the memory of another.
+
+    Args:
+        every: Steps between two; ``auto``: so many as make up half a minute.
+        copy_bytes: Of one, on the rank that has most; sent to one other rank each time.
+        held_bytes: Of host memory on such a rank: two copies of its own and two of another's.
+        decided_by: The line.
+    """
+
+    every: int | str
+    copy_bytes: int
+    held_bytes: int
+    decided_by: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OnLossFacts:
     """What happens in the step in which a rank dies.
 
@@ -419,6 +436,7 @@ class OnLossFacts:
         guarantee: What the rule promises.
         decided_by: The line that named the rule, or ``auto``.
         limited_by: The statement that rules a stronger one out; empty if none does.
+        copies: In memory, that all could go back to; null if none are taken.
     """
 
     rule: OnLoss
@@ -427,6 +445,7 @@ class OnLossFacts:
     guarantee: str
     decided_by: str
     limited_by: str
+    copies: CopyFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +54,8 @@ class RankProcess:
         return code
 
 
-def start_rank(launch: Launch, ticket: Ticket) -> RankProcess:
-    """Start a rank's process and hand it its ticket.
+def start_rank(launch: Launch, ticket: Ticket, variables: Mapping[str, str]) -> RankProcess:
+    """Start a rank's process, with ``variables`` added to its environment, and hand it its ticket.
 
     Raises: LaunchError naming the command and the system's reason.
     """
@@ -68,7 +69,7 @@ def start_rank(launch: Launch, ticket: Ticket) -> RankProcess:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(launch.environment),
+                env={**launch.environment, **variables},
                 start_new_session=True,
             )
     except OSError as error:

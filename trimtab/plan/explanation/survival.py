@@ -36,6 +36,9 @@ def survival(plan: Plan) -> Survival:
         return Survival(
             rule=OnLoss.ROLLBACK, reason=f"{what}, and no axis holds the whole state again", line=line
         )
+    kept_back = _kept_back(plan)
+    if kept_back is not None:
+        return kept_back
     over = ", ".join(replicas)
     for by_axis in plan.bound.averages.values():
         for axis, averaging in by_axis.items():
@@ -53,6 +56,20 @@ def survival(plan: Plan) -> Survival:
         return Survival(rule=OnLoss.REDO, reason=reason, line=line)
     reason = f"every rank over {over} holds the whole state: survivors compute only the lost shares"
     return Survival(rule=OnLoss.EXACT, reason=reason)
+
+
+def _kept_back(plan: Plan) -> Survival | None:
+    """Where compression keeps for later what it has not sent, that is on one rank only."""
+    for operator in plan.update.operators:
+        transfer = operator.transfer
+        if transfer is not None and transfer.compress in _KEEPING:
+            reason = f"COMPRESS {transfer.compress} keeps for later what a rank has not sent, and no other rank has it"
+            return Survival(rule=OnLoss.ROLLBACK, reason=reason, line=operator.because.line)
+    return None
+
+
+_KEEPING = ("int8", "topk", "powersgd")
+"""Kinds of compression with error feedback."""
 
 
 def replica_axes(plan: Plan) -> list[str]:

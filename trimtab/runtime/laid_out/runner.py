@@ -13,7 +13,8 @@ from torch import Tensor
 from trimtab.runtime.asking import Asking, Computed
 from trimtab.runtime.epoch_transport import EpochTransport
 from trimtab.runtime.faults import Faults
-from trimtab.runtime.lowering import IGNORED_TARGET, Members, Microbatch, Rank
+from trimtab.runtime.laid_out.snapshots import Snapshots
+from trimtab.runtime.lowering import IGNORED_TARGET, Members, Microbatch, Outcome, Rank
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.step import Requests, StepResult, Work
@@ -70,6 +71,7 @@ class LaidOutRunner:
         rank: Of the plan.
         load: Microbatches of a share of a step: (step, first sample inside the batch, samples).
         timed: Is told of waits.
+        snapshots: Takes copies of the rank's pieces; None if none are taken.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class LaidOutRunner:
         recorder: Recorder,
         faults: Faults,
         watch: Watch,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._rules, self._rank, self._load, self._timed = rules, rank, load, timed
+        self._snapshots = snapshots
         self._recorder, self._faults, self._watch = recorder, faults, watch
         self._group: Group | None = None
         self._transport: EpochTransport | None = None
@@ -138,9 +142,17 @@ class LaidOutRunner:
                 computed.poison()
             self._watch.enter(Phase.APPLY, step)
             self._faults.at_phase(Phase.REDUCE, step)
-            outcome = self._rank.update(computed, step)
-            self._faults.at_phase(Phase.APPLY, step)
-            loss, stop, border = self._agreed(outcome.loss, requests)
+            agreed: list[_Word] = []
+
+            def agree(outcome: Outcome) -> None:
+                agreed.append(self._agreed(outcome.loss, requests, step))
+                self._faults.at_phase(Phase.APPLY, step)
+
+            outcome = self._rank.update(computed, step, agree=agree)
+            (word,) = agreed
+            loss = word.loss
+        if word.copies:
+            self._copy(step + 1)
         self.work.waits = self._timed.taken()
         self.work.sent_bytes = self._group.tally.taken()
         norm = outcome.norm
@@ -152,8 +164,8 @@ class LaidOutRunner:
             lr=self._rules.learning_rate(step),
             targets=outcome.num_tokens,
             is_applied=bool(outcome.num_tokens) and is_finite,
-            stop_agreed=stop,
-            border_agreed=border,
+            stop_agreed=word.stops,
+            border_agreed=word.is_border,
         )
 
     def _between(self) -> None:
@@ -189,14 +201,46 @@ class LaidOutRunner:
         self.work.targets = min(targets // ranks + (place < targets % ranks), self.work.tokens)
         self.work.computed = list(shares)
 
-    def _agreed(self, loss: float | None, requests: Requests) -> tuple[float, bool, bool]:
-        """The loss, which only ranks of the last stage know, and what all agree on at this border."""
+    def _agreed(self, loss: float | None, requests: Requests, step: int) -> "_Word":
+        """The loss, which only ranks of the last stage know, and what all agree on at this border.
+
+        Whoever returns from here knows that every rank has all sums of the step: it is going to be applied.
+        """
         assert self._group is not None, "steps are run inside an epoch"
-        word: Tensor = torch.zeros(3, dtype=torch.float64)
+        copies = self._snapshots
+        word: Tensor = torch.zeros(5, dtype=torch.float64)
         if loss is not None and self._rank.says_loss:
             word[0] = loss
         word[1], word[2] = float(requests.stop), float(requests.border)
+        if copies is not None:
+            word[3] = float(copies.is_pending)
+            word[4] = float(self._group.rank == 0 and copies.wants(step + 1))
         with self._timed.waiting("all_reduce", self._group.members):
             self._group.all_reduce(word)
-        said, stop, border = word.tolist()
-        return said, stop > 0, border > 0
+        said, stop, border, pending, wanted = word.tolist()
+        return _Word(
+            loss=said, stops=stop > 0, is_border=border > 0, copies=wanted > 0 and pending == 0 and stop == 0
+        )
+
+    def _copy(self, finished: int) -> None:
+        """Copy the own pieces; they are sent while the next steps compute."""
+        assert self._snapshots is not None, "somebody wanted a copy"
+        with self._recorder.within(Clock.CHECKPOINT_STALL):
+            self._snapshots.take(finished)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Word:
+    """What all ranks know at a border.
+
+    Args:
+        loss: Mean of the step.
+        stops: Whether somebody wants to stop.
+        is_border: Whether newcomers wait.
+        copies: Whether all take a copy of their pieces.
+    """
+
+    loss: float
+    stops: bool
+    is_border: bool
+    copies: bool

@@ -1,6 +1,5 @@
 """Weights and optimizer states of one rank of a plan, in the pieces that the plan gives it."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,18 +7,15 @@ import torch
 from torch import Tensor
 
 from trimtab.ledger import WeightsDigest
-from trimtab.plan.placements import PlacementKind, Placements
-from trimtab.plan.program import OperatorKind, Parameter
 from trimtab.plan.tables import Table
-from trimtab.policy.wire import Form
 from trimtab.runtime.checkpoint.pieces import box_name
+from trimtab.runtime.laid_out.contents import ANCHOR, MOMENTUM, PARAMETERS, ROUNDED, Contents, Held
 from trimtab.runtime.lowering import (
     Extent,
     Key,
     Leftovers,
     Rank,
     Slot,
-    Stages,
     assemble,
     boxes,
     read_piece,
@@ -31,36 +27,9 @@ from trimtab.runtime.run_state import (
     Parts,
     StateSource,
     as_lead_says,
-    fit_together,
     go_back_together,
     hashable,
 )
-
-_PARAMETERS = "parameters"
-_ANCHOR, _MOMENTUM = "outer_anchor_", "outer_momentum_"
-"""Of what replicas that train apart put together when they meet, before the axis."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Held:
-    """One logical tensor of the state.
-
-    Args:
-        part: ``parameters`` or a state of the optimizer.
-        parameter: Whose it is.
-        placements: How it lies on the ranks.
-        where: Places on axes over which replicas train apart, each with a tensor of its own.
-    """
-
-    part: str
-    parameter: Parameter
-    placements: Placements
-    where: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def full_part(self) -> str:
-        """``parameters``; of the second of two sites ``parameters@site1``."""
-        return self.part + "".join(f"@{axis}{place}" for axis, place in self.where if place)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +50,7 @@ class _Left:
 
 
 class LaidOutState:
-    """See RunState. Nobody has all of it: a lost piece is only in checkpoints.
+    """Weights and optimizer states of one position of a plan; see RunState, of which ``ElasticSeat`` does the rest.
 
     Args:
         rank: Of the plan, with its pieces.
@@ -90,9 +59,7 @@ class LaidOutState:
 
     def __init__(self, rank: Rank, connect: Callable[[Group], None]) -> None:
         self._rank, self._plan, self._connect = rank, rank.plan, connect
-        self._stages = Stages(rank.plan)
-        self._states = tuple(rank.optimizer.states)
-        self._held = tuple(self._all_held())
+        self.contents = Contents(rank.plan, tuple(rank.optimizer.states))
         leftovers = Leftovers(rank.plan, rank.layouts)
         self._left = tuple(_all_left(leftovers))
         self.layout = leftovers.layout
@@ -110,10 +77,6 @@ class LaidOutState:
         """See RunState."""
         self._connect(group)
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
-        """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
-        return fit_together(group, is_torn=self._rank.is_torn, committed=committed)
-
     def take_back(self, group: Group, load: Callable[[int | None], int]) -> int:
         """See RunState; the lead says which one, every rank reads its pieces."""
         return go_back_together(group, load, self._rank.begin)
@@ -125,7 +88,7 @@ class LaidOutState:
     def shapes(self) -> Parts:
         """See RunState."""
         found: dict[str, dict[str, Tensor]] = {}
-        for held in self._held:
+        for held in self.contents.held:
             tensors = found.setdefault(held.full_part, {})
             tensors[held.parameter.name] = torch.empty(held.parameter.shape, device="meta")
         for left in self._left:
@@ -146,13 +109,46 @@ class LaidOutState:
         pieces = self._boxes(own, lambda held, _: self._piece(held).float())
         return {**pieces, **self._kept_by(own, self._kept_or_zeros)}
 
-    def _boxes(self, rank: int, piece_of: Callable[[_Held, Extent], Tensor]) -> Parts:
+    def read(self, key: tuple[str, str]) -> Tensor:
+        """The own piece of a tensor, flat fp32."""
+        return self._piece(self.contents.of(key)).float()
+
+    def write(self, key: tuple[str, str]) -> Tensor:
+        """The own piece of a tensor, flat, to be written to."""
+        return self._piece(self.contents.of(key))
+
+    def go_on(self, num_updates: int) -> None:
+        """All pieces have been written: they are the state after so many updates."""
+        self.num_updates = num_updates
+        self._rank.optimizer.is_new = False
+        self._rank.go_on()
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether compression keeps something of this layout between steps."""
+        return bool(self._left)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether it was left in the middle of an update."""
+        return self._rank.is_torn
+
+    @property
+    def reduced_step(self) -> int | None:
+        """The step that all its sums are there for, and that is not applied; None if there is none."""
+        return self._rank.reduced_step
+
+    def apply_reduced(self) -> None:
+        """Apply it."""
+        self._rank.apply_reduced()
+
+    def _boxes(self, rank: int, piece_of: Callable[[Held, Extent], Tensor]) -> Parts:
         """What a rank saves, by the names of boxes."""
         found: dict[str, dict[str, Tensor]] = {}
-        for held in self._held:
-            if not self._is_first(held, rank):
+        for held in self.contents.held:
+            if not self.contents.is_first(held, rank):
                 continue
-            extent, shape = self._extent(held, rank), held.parameter.shape
+            extent, shape = self.contents.extent(held, rank), held.parameter.shape
             for view, box in boxes(piece_of(held, extent).view(extent.shape), extent):
                 found.setdefault(held.full_part, {})[box_name(held.parameter.name, box, shape)] = view
         return found
@@ -167,17 +163,17 @@ class LaidOutState:
 
     def load(self, source: StateSource, *, is_same_layout: bool) -> None:
         """See RunState."""
-        for held in self._held:
+        for held in self.contents.held:
             parameter = held.parameter
-            if not self._has(held, self._rank.rank):
+            if not self.contents.has(held, self._rank.rank):
                 continue
             weights = source.part(held.full_part)
-            piece = read_piece(weights, parameter.name, self._extent(held, self._rank.rank))
+            piece = read_piece(weights, parameter.name, self.contents.extent(held, self._rank.rank))
             self._piece(held).copy_(piece.reshape(-1))
-            if held.part == _PARAMETERS and parameter.has_master:
+            if held.part == PARAMETERS and parameter.has_master:
                 stored = self._rank.stored[parameter.name]
                 placements = parameter.stored[Table.PARAMS.value]
-                extent = self._extent_of(parameter, placements, self._rank.rank)
+                extent = self.contents.extent_of(parameter, placements, self._rank.rank)
                 stored.copy_(read_piece(weights, parameter.name, extent))
         self._rank.optimizer.is_new = False
         self._rank.go_on()
@@ -192,7 +188,7 @@ class LaidOutState:
     def digest(self, group: Group) -> str:
         """See RunState; the lead gets one tensor after the other, hashes it and lets it go, and tells the others."""
         digest = WeightsDigest()
-        weights = [held for held in self._held if held.full_part == _PARAMETERS]
+        weights = [held for held in self.contents.held if held.full_part == PARAMETERS]
         for number, held in enumerate(sorted(weights, key=lambda held: held.parameter.name)):
             tensor = self._collected(held, group, tag=_FIRST_TAG + number)
             if tensor is not None:
@@ -204,60 +200,31 @@ class LaidOutState:
         group.broadcast(told, source=lead)
         return bytes(told.tolist()).hex()
 
-    def _all_held(self) -> Iterator[_Held]:
-        updated = {
-            operator.parameters[0]: self._plan.update.values[operator.outputs[0]].placements
-            for operator in self._plan.update.operators
-            if operator.kind is OperatorKind.UPDATE
-        }
-        for part in (_PARAMETERS, *self._states):
-            for name, parameter in self._plan.parameters.items():
-                is_stored = part == _PARAMETERS and not parameter.has_master
-                placements = parameter.stored[Table.PARAMS.value] if is_stored else updated[name]
-                for where in self._sites(name):
-                    yield _Held(part=part, parameter=parameter, placements=placements, where=where)
-        for name, parameter in self._plan.parameters.items():
-            for axis in self._rank.outer.axes(name):
-                for part in (f"{_ANCHOR}{axis}", f"{_MOMENTUM}{axis}"):
-                    placements = parameter.stored[Table.PARAMS.value]
-                    yield _Held(part=part, parameter=parameter, placements=placements)
-
-    def _sites(self, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
-        """Places on the axes over which replicas of a parameter train apart."""
-        axes = [*self._plan.bound.averages.get(name, {})]
-        sizes = self._rank.layouts.sizes
-        for places in itertools.product(*(range(sizes[axis]) for axis in axes)):
-            yield tuple(zip(axes, places, strict=True))
-
-    def _piece(self, held: _Held) -> Tensor:
+    def _piece(self, held: Held) -> Tensor:
         """The own piece, flat; write to it to load."""
         name = held.parameter.name
-        for mark, tensors in ((_ANCHOR, self._rank.outer.anchors), (_MOMENTUM, self._rank.outer.momenta)):
+        for mark, tensors in ((ANCHOR, self._rank.outer.anchors), (MOMENTUM, self._rank.outer.momenta)):
             if held.part.startswith(mark):
                 return tensors[name, held.part.removeprefix(mark)].view(-1)
-        if held.part != _PARAMETERS:
+        if held.part == ROUNDED:
+            return self._rank.stored[name].view(-1)
+        if held.part != PARAMETERS:
             return self._rank.optimizer.states[held.part][name]
         if held.parameter.has_master:
             return self._rank.optimizer.masters[name]
         return self._rank.stored[name].view(-1)
 
-    def _extent(self, held: _Held, rank: int) -> Extent:
-        return self._extent_of(held.parameter, held.placements, rank)
-
-    def _extent_of(self, parameter: Parameter, placements: Placements, rank: int) -> Extent:
-        return self._rank.layouts.extent(parameter.dims, parameter.shape, placements, rank)
-
-    def _collected(self, held: _Held, group: Group, *, tag: int) -> Tensor | None:
+    def _collected(self, held: Held, group: Group, *, tag: int) -> Tensor | None:
         """The logical tensor on the lead, in fp32; None on other ranks."""
         lead, own, transport = group.members[0], self._rank.rank, self._rank.wires.transport
-        owners = [rank for rank in group.members if self._is_first(held, rank)]
+        owners = [rank for rank in group.members if self.contents.is_first(held, rank)]
         if own != lead:
             if own in owners:
                 transport.send(lead, self._piece(held).float().contiguous(), tag).wait()
             return None
         pieces = []
         for rank in owners:
-            extent = self._extent(held, rank)
+            extent = self.contents.extent(held, rank)
             piece = torch.empty(extent.flat.length)
             if rank == own:
                 piece = self._piece(held).float()
@@ -280,24 +247,8 @@ class LaidOutState:
         compressor = self._rank.compressor
         return compressor.factors if left.part.startswith(FACTORS) else compressor.residuals
 
-    def _is_first(self, held: _Held, rank: int) -> bool:
-        """Whether a rank is the first of those that hold the same elements."""
-        # What replicas that train apart have in common is varying to the plan, too, and has no place of its own.
-        cut = {axis for axis, placement in held.placements if placement.kind is not PlacementKind.VARYING}
-        differing = cut | {axis for axis, _ in held.where} | {self._plan.pipeline.axis}
-        places = self._rank.layouts.places[rank]
-        is_first = all(place == 0 for axis, place in places.items() if axis not in differing)
-        holds_first = self._stages.holds(rank, held.parameter.stages[:1])
-        return is_first and holds_first and self._has(held, rank)
 
-    def _has(self, held: _Held, rank: int) -> bool:
-        """Whether a rank has a piece of a tensor."""
-        places = self._rank.layouts.places[rank]
-        is_there = all(places[axis] == place for axis, place in held.where)
-        return is_there and self._stages.holds(rank, held.parameter.stages)
-
-
-def _imagined(_: _Held, extent: Extent) -> Tensor:
+def _imagined(_: Held, extent: Extent) -> Tensor:
     """A piece without numbers."""
     return _meta(extent.shape)
 

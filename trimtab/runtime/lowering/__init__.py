@@ -5,7 +5,7 @@ from trimtab.runtime.lowering.batches import Microbatch, own_columns
 from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
 from trimtab.runtime.lowering.compression import Key
 from trimtab.runtime.lowering.crew import Crew, CrewError
-from trimtab.runtime.lowering.extents import Extent, assemble
+from trimtab.runtime.lowering.extents import Extent, Layouts, assemble
 from trimtab.runtime.lowering.leftovers import Leftovers, Slot
 from trimtab.runtime.lowering.loading import boxes, read_piece
 from trimtab.runtime.lowering.rank import Rank
@@ -23,6 +23,7 @@ __all__ = [
     "Divergence",
     "Extent",
     "Key",
+    "Layouts",
     "Leftovers",
     "Members",
     "Microbatch",

@@ -145,7 +145,6 @@ class Rank:
         self._is_tied_at_once = ends and plan.update.is_tied_at_once and not adds_by_share
         self._added_up: list[dict[str, Tensor]] = []
         self._leaves: list[dict[str, Leaves]] = []
-        self._is_updating = False
         self.begin()
 
     def begin(self) -> None:
@@ -156,13 +155,13 @@ class Rank:
 
     def go_on(self) -> None:
         """Weights and states are in place: go on from them. What compression has left over is forgotten."""
-        self._is_updating = False
+        self._updater.forget()
         self.compressor.forget()
 
     @property
     def is_torn(self) -> bool:
         """Whether a step was interrupted after it had changed what this rank keeps between steps."""
-        return self._is_updating or self.compressor.is_ahead
+        return self._updater.is_applying or self.compressor.is_ahead
 
     def connect(self, transport: Transport) -> None:
         """Go on with other connections; what was under way on the old ones is forgotten."""
@@ -236,9 +235,17 @@ class Rank:
         flow.leaves = self._gradients(self._leaves) | ({"loss": flow.losses} if flow.losses else {})
         return flow
 
-    def update(self, flow: Flow, number: int) -> Outcome:
-        """Apply a step that has been computed; if it is interrupted, ``is_torn`` stays true."""
-        self._is_updating = True
+    def update(
+        self, flow: Flow, number: int, *, agree: Callable[[Outcome], None] = lambda outcome: None
+    ) -> Outcome:
+        """Take the sums of a step that has been computed, and apply it.
+
+        Args:
+            flow: The step.
+            number: Of it, from 0.
+            agree: Called between the two. Interrupted in it, ``reduced_step`` is left; interrupted while it is applied,
+                ``is_torn`` stays true.
+        """
         outcome = self._updater.run(
             self.stored,
             flow.gradients,
@@ -246,10 +253,20 @@ class Rank:
             num_tokens=flow.num_tokens,
             step=number,
             leaves=flow.leaves,
+            agree=agree,
         )
-        self._is_updating = False
         self.compressor.settle()
         return outcome
+
+    @property
+    def reduced_step(self) -> int | None:
+        """The step whose sums are all there, and that is not applied; None if there is none."""
+        return self._updater.reduced_step
+
+    def apply_reduced(self) -> None:
+        """Apply it."""
+        self._updater.apply(self.stored)
+        self.compressor.settle()
 
     def score(self, batch: Microbatch) -> float | None:
         """The sum of the token losses of one microbatch, forwards only; None on ranks that others speak for.

@@ -1,7 +1,7 @@
 """What happens once a step on one rank: sums over ranks, the norm, the optimizer on the stored pieces, averages."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from trimtab.plan.bound import Averaging
 from trimtab.plan.layout import ALIGNMENT
-from trimtab.plan.lifetimes import norm_piece, update_turns
+from trimtab.plan.lifetimes import Turn, norm_piece, update_turns
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
@@ -198,6 +198,21 @@ class OuterOptimizer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Reduced:
+    """A step whose sums are there.
+
+    Args:
+        scope: Values of the update so far.
+        apart: Gradients whose shares have not all met; none that is read any more.
+        step: Its number.
+    """
+
+    scope: Scope
+    apart: dict[str, "_Leaves"]
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Leaves:
     """A gradient whose shares have not all met.
 
@@ -259,9 +274,14 @@ class Updater:
         self._met = _met_axes(plan)
         self.parts_of_tied = _parts_of_tied(plan)
         self._turns = update_turns(plan.update, {*self._final, *self._final.values()})
+        kinds = [turn.operator.kind for turn in self._turns]
+        self._applies_from = kinds.index(OperatorKind.UPDATE) if OperatorKind.UPDATE in kinds else len(kinds)
+        self._reduced: _Reduced | None = None
+        self.is_applying = False
 
     def begin(self, stored: Mapping[str, Tensor]) -> None:
         """Tell it the first weights, and forget all steps."""
+        self.forget()
         self.optimizer.begin()
         for name, piece in stored.items():
             self.outer.begin(name, piece)
@@ -280,8 +300,9 @@ class Updater:
         num_tokens: int,
         step: int,
         leaves: Mapping[str, Leaves],
+        agree: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
-        """Apply one step to the stored pieces.
+        """Take the sums of one step, and apply it to the stored pieces.
 
         Args:
             stored: Pieces of parameters by name; replaced by the updated ones.
@@ -290,7 +311,10 @@ class Updater:
             num_tokens: Targets that the rank has seen.
             step: Counted from 0.
             leaves: Instead of ``added_up`` and ``loss``, where shares are added in their fixed tree.
+            agree: Called when the sums are there and before anything is changed; what it raises leaves a step that
+                ``apply`` can finish.
         """
+        self.forget()
         values = self._plan.update.values
         scope = Scope(site=None, microbatch=0, phase=Phase.UPDATE, values=values, tensors={})
         scope.tensors |= {f"param:{name}": piece for name, piece in stored.items()}
@@ -299,17 +323,41 @@ class Updater:
         apart: dict[str, _Leaves] = {}
         if self._sums is not None:
             self._set_apart(leaves, apart, scope)
-        for turn in self._turns:
-            self._take(turn.operator, scope, apart, step)
-            for name in turn.dead:
-                scope.tensors.pop(name, None)
-                apart.pop(name, None)
+        reduced = _Reduced(scope=scope, apart=apart, step=step)
+        self._run_turns(self._turns[: self._applies_from], reduced)
+        self._reduced = reduced
+        agree(self._outcome(scope))
+        return self.apply(stored)
+
+    @property
+    def reduced_step(self) -> int | None:
+        """The step whose sums are there and that is not applied; None if there is none."""
+        return None if self._reduced is None else self._reduced.step
+
+    def apply(self, stored: dict[str, Tensor]) -> Outcome:
+        """Finish the step whose sums are there; until it returns, ``is_applying`` stays true."""
+        assert self._reduced is not None, "sums come before the update"
+        reduced, self._reduced = self._reduced, None
+        self.is_applying = True
+        self._run_turns(self._turns[self._applies_from :], reduced)
         for name in stored:
-            stored[name] = scope.tensors[self._plan.update.results[name]]
-        outcome = self._outcome(scope)
+            stored[name] = reduced.scope.tensors[self._plan.update.results[name]]
+        outcome = self._outcome(reduced.scope)
         if outcome.num_tokens:
             self.optimizer.is_new = False
+        self.is_applying = False
         return outcome
+
+    def forget(self) -> None:
+        """A step that was interrupted is over."""
+        self._reduced, self.is_applying = None, False
+
+    def _run_turns(self, turns: Sequence[Turn], reduced: _Reduced) -> None:
+        for turn in turns:
+            self._take(turn.operator, reduced.scope, reduced.apart, reduced.step)
+            for name in turn.dead:
+                reduced.scope.tensors.pop(name, None)
+                reduced.apart.pop(name, None)
 
     def _take(self, operator: Operator, scope: Scope, apart: dict[str, _Leaves], step: int) -> None:
         if operator.kind is not OperatorKind.NORM_SQUARE and not self._takes_part(operator):

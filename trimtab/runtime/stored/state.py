@@ -17,6 +17,7 @@ from trimtab.runtime.lowering.extents import take
 from trimtab.runtime.optimizers import OptimizerSettings, build_optimizer, is_decayed
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.run_state import (
+    CaughtUp,
     Parts,
     StateSource,
     as_lead_says,
@@ -93,7 +94,7 @@ class StoredState:
         """See RunState; from here on tensors can be gathered."""
         self._stored.connect(Carrier(group, self._timed))
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> int | None:
+    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp | None:
         """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
         return fit_together(group, is_torn=self._is_torn, committed=committed)
 

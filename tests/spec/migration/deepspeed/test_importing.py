@@ -1,5 +1,6 @@
 """Any configuration gives a migration or a reason, never a traceback."""
 
+import copy
 import json
 
 from hypothesis import HealthCheck, given, settings
@@ -39,9 +40,10 @@ def nested(values: dict[str, object]) -> dict[str, object]:
         place = tree
         for section in sections:
             inner = place.get(section)
-            place[section] = inner if isinstance(inner, dict) else {}
+            # Sampled values are shared between examples: filled in place they would come to hold themselves.
+            place[section] = dict(inner) if isinstance(inner, dict) else {}
             place = place[section]
-        place.setdefault(key, value)
+        place.setdefault(key, copy.deepcopy(value))
     return tree
 
 

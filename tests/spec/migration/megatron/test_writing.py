@@ -211,12 +211,18 @@ orchestration:
   cluster: 512xH100
   runs: /r
   grace: 20s
+  hosts: 2
+  listen: "10.0.0.1:29400"
+  interface: eth0
+  token_file: /t
+  unreachable: 30s
   environment: {pass: [HOME], set: {NCCL_DEBUG: INFO, API_TOKEN: hidden}}
 fault_tolerance:
   shares: 8
   on_loss: rollback
   replace: true
   balance: 4
+  digest_every: 10
   checkpoint: {every: 5, keep: 2, keep_best: true}
   detection:
     {deadline: 50s, heartbeat: 3s, progress: 60s, step: 1h, save: 60s, evaluation: 60s, first_step: 60s, start: 60s,

@@ -35,6 +35,12 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun or the deepspeed launcher starts the ranks"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
     "orchestration.price_usd_per_device_hour": (Fate.IMPOSSIBLE, "there is no account of time and money"),
+    "orchestration.hosts": (Fate.IRRELEVANT, "name the hosts in the launcher's host file"),
+    "orchestration.listen": (Fate.IRRELEVANT, "the launcher's --master_addr and --master_port"),
+    "orchestration.interface": (Fate.IRRELEVANT, "set NCCL_SOCKET_IFNAME"),
+    "orchestration.token_file": (Fate.IMPOSSIBLE, "hosts are joined over ssh there"),
+    "orchestration.unreachable": (Fate.IMPOSSIBLE, "a host that is lost ends all there"),
+    "fault_tolerance.digest_every": (Fate.IMPOSSIBLE, "weights are not hashed there"),
     "orchestration.cluster": (Fate.IMPOSSIBLE, "nothing there looks at a cluster before a run"),
     "orchestration.environment": (
         Fate.IRRELEVANT,
