@@ -223,6 +223,7 @@ fault_tolerance:
   replace: true
   balance: 4
   digest_every: 10
+  snapshots: 2
   checkpoint: {every: 5, keep: 2, keep_best: true}
   detection:
     {deadline: 50s, heartbeat: 3s, progress: 60s, step: 1h, save: 60s, evaluation: 60s, first_step: 60s, start: 60s,

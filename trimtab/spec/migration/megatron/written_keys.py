@@ -41,6 +41,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.token_file": (Fate.IMPOSSIBLE, "who reaches torchrun's endpoint may join there"),
     "orchestration.unreachable": (Fate.IMPOSSIBLE, "a host that is lost ends all there"),
     "fault_tolerance.digest_every": (Fate.IMPOSSIBLE, "weights are not hashed there"),
+    "fault_tolerance.snapshots": (Fate.IMPOSSIBLE, "ranks hold no copies of what others hold there"),
     "orchestration.cluster": (Fate.IMPOSSIBLE, "nothing there looks at a cluster before a run"),
     "orchestration.environment.pass": (Fate.IRRELEVANT, "ranks get the whole environment there"),
     "fault_tolerance.shares": (Fate.IMPOSSIBLE, "gradients are added in the order of the devices there"),
