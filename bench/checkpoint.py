@@ -2,7 +2,7 @@
 
     python bench/checkpoint.py [--quick] [--json] [--pairs 5]
 
-Each way saves the same state in a process of its own (bench/peers/saving.py, trimtab's in bench/saving_trimtab.py):
+Each way saves the same state in a process of its own (bench/peers/saving.py, trimtab's in bench/saving_trimtab.py: signed as in every run, and beside that unsigned, and encrypted):
 a number of steps without a save, then as many with one save at their beginning, in turn. What counts is the extra
 wall time of the whole stretch, so that a save in the background is charged for what it takes from the steps.
 """
@@ -21,7 +21,7 @@ from pairs import Row, measure_in_turn, parser, show
 
 HERE = Path(__file__).parent
 SCRIPTS = {
-    "trimtab": HERE / "saving_trimtab.py",
+    **dict.fromkeys(("trimtab", "trimtab unsigned", "trimtab encrypted"), HERE / "saving_trimtab.py"),
     **dict.fromkeys(
         ("dcp.async_save thread", "dcp.async_save process", "dcp.save", "torch.save"),
         HERE / "peers" / "saving.py",

@@ -1,6 +1,7 @@
 """The loop of bench/peers/saving.py with Trimtab's saver; started by bench/checkpoint.py."""
 
 import json
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,17 @@ from saving import Loop, State, measure, parse
 
 from trimtab.policy.retention import Retention
 from trimtab.runtime.checkpoint.events import Saved
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.saver import Saver
+from trimtab.runtime.checkpoint.signing import Key
+
+_SIGNING, _SEALING = Key(secret=os.urandom(32)), Key(secret=os.urandom(32))
+KEYS = {
+    "trimtab": Keyring(run="bench", signing=_SIGNING),
+    "trimtab unsigned": None,
+    "trimtab encrypted": Keyring(run="bench", signing=_SIGNING, sealing=_SEALING),
+}
+"""What each way signs and encrypts with; a run signs unless it is told otherwise."""
 
 
 class TrimtabWay:
@@ -44,7 +55,8 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(1)
     loop = Loop(options.megabytes)
-    with closing(Saver(options.folder, {"parameters": loop.state})) as saver:
+    keys = KEYS[options.way]
+    with closing(Saver(options.folder, {"parameters": loop.state}, keys=keys)) as saver:
         print(json.dumps(measure(TrimtabWay(saver), loop, options)))
 
 

@@ -8,6 +8,7 @@ sets the referee on it. Exits 0 only if every referee first holds on what is who
 
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -215,6 +216,27 @@ def stray_child(folder: Path) -> tuple[Referee, Referee]:
     return whole, replace(whole, package=broken_package(folder, STRAY_CHILD))
 
 
+def forged_checkpoint(folder: Path) -> tuple[Referee, Referee]:
+    """One bit of one weight of a checkpoint, and every digest in its manifest made right."""
+    run = make_run(folder)
+    forged = folder / "forged" / run.name
+    shutil.copytree(run, forged)
+    checkpoint = max((forged / "checkpoints").glob("step-*"), key=lambda path: path.stat().st_mtime)
+    document = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+    entry = document["files"][0]
+    contents = bytearray((checkpoint / entry["name"]).read_bytes())
+    contents[-1] ^= 1
+    (checkpoint / entry["name"]).write_bytes(contents)
+    chunk_bytes = entry["chunks"]["chunk_bytes"]
+    start = len(contents) - ((len(contents) - entry["chunks"]["head_bytes"] - 1) % chunk_bytes + 1)
+    entry["chunks"]["sha256"][-1] = hashlib.sha256(contents[start:]).hexdigest()
+    digests = b"".join(map(bytes.fromhex, entry["chunks"]["sha256"]))
+    entry["sha256"] = hashlib.sha256(digests).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
+    whole = Referee(script="checkpoints.py", arguments=(str(run),))
+    return whole, replace(whole, arguments=(str(forged),))
+
+
 BREAKS: dict[str, Callable[[Path], tuple[Referee, Referee]]] = {
     "flipped-bit": flipped_bit,
     "arrival-order": arrival_order,
@@ -226,6 +248,7 @@ BREAKS: dict[str, Callable[[Path], tuple[Referee, Referee]]] = {
     "two-histories": two_histories,
     "a-step-back": a_step_back,
     "two-sides": two_sides,
+    "forged-checkpoint": forged_checkpoint,
 }
 """Each makes, in a folder of its own, a referee on what is whole and the same referee on what is broken."""
 

@@ -5,7 +5,7 @@ computes on with a summand, as real ranks would.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -343,6 +343,38 @@ def _vocab_sums(local: Local) -> list[Piece]:
     return [Piece(Extent((*logits.extent.indices[:2], (0, 1))), array)]
 
 
+def _head_sums(local: Local) -> list[Piece]:
+    x, targets = local.inputs
+    vocab = local.parameters[0].extent.indices[0]
+    logits = _linear(replace(local, inputs=[x]))[0].array
+    highest = local.integers.highest(logits, vocab)
+    sums = local.integers.vocabulary_sums(logits, vocab, targets.array, highest)
+    indices = x.extent.indices[:2]
+    return [Piece(Extent(indices), highest), Piece(Extent((*indices, (0, 1))), sums)]
+
+
+def _rescale(local: Local) -> list[Piece]:
+    """The owner of a target, whose second sum is not zero, has added the own maximum to it: it adds that of all instead."""
+    sums, own, highest = local.inputs
+    array = sums.array.copy()
+    array[..., 1] += np.where(array[..., 1] != 0, highest.array - own.array, 0)
+    return [Piece(sums.extent, array % local.integers.modulus)]
+
+
+def _loss_of_sums(local: Local) -> list[Piece]:
+    targets, _, sums = local.inputs
+    return [Piece(Extent(()), local.integers.loss(sums.array, _token_weights(local, targets)))]
+
+
+def _head_sums_grad(local: Local) -> list[Piece]:
+    x, targets, _, sums = local.inputs
+    logits = _linear(replace(local, inputs=[x]))[0]
+    gradient = local.integers.loss_grad(
+        logits.array, logits.extent.indices[2], targets.array, sums.array, _token_weights(local, targets)
+    )
+    return _linear_grad(replace(local, inputs=[Piece(logits.extent, gradient), x]))
+
+
 def _loss(local: Local) -> list[Piece]:
     logits, targets, *sums = local.inputs
     array = local.integers.loss(_sums(local, logits, targets, sums), _token_weights(local, targets))
@@ -400,6 +432,9 @@ _COMPUTE: Mapping[str, Callable[[Local], list[Piece]]] = {
     "vocab_max": _vocab_max,
     "vocab_sums": _vocab_sums,
     "loss": _loss,
+    "head_sums": _head_sums,
+    "rescale": _rescale,
+    "loss_of_sums": _loss_of_sums,
     "embed_grad": _embed_grad,
     "add_positions_grad": _add_positions_grad,
     "norm_grad": _norm_grad,
@@ -413,6 +448,7 @@ _COMPUTE: Mapping[str, Callable[[Local], list[Piece]]] = {
     "expert_linear_grad": _linear_grad,
     "combine_grad": _combine_grad,
     "loss_grad": _loss_grad,
+    "head_sums_grad": _head_sums_grad,
     "sum": _sum,
     "update": _update,
 }

@@ -257,6 +257,10 @@ def _quantity_of(name: str, site: Site, plan: Plan) -> Quantity | None:
             return layer, f"drop {operator.call}"
         case "ring_attention":
             return layer, "attention"
+        case "head_sums":
+            return layer, ("vocab_max", "vocab_sums")[operator.outputs.index(name)]
+        case "rescale":
+            return layer, "vocab_sums"
         case kind:
             return layer, kind
 

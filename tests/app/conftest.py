@@ -130,7 +130,9 @@ class WrittenRun:
             digest = hashlib.sha256(contents).hexdigest()
             files.append(FileEntry(name=file, size_bytes=len(contents), sha256=digest))
             parts.append(Part(name=part, file=file, num_tensors=len(shapes), size_bytes=size_bytes))
-        document = seal(manifest_document(Manifest(step=step, files=tuple(files), parts=tuple(parts))))
+        document = seal(
+            manifest_document(Manifest(step=step, files=tuple(files), parts=tuple(parts), version=(1, 0)))
+        )
         (folder / "manifest.json").write_text(json.dumps(document))
         return self
 

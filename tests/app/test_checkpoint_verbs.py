@@ -1,8 +1,19 @@
 import json
+import pickle
+import warnings
+from contextlib import closing
 
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file
 
 from trimtab.catalog import network
+from trimtab.ledger.manifests import seal
+from trimtab.policy.retention import Retention
+from trimtab.runtime.checkpoint.keyring import open_keyring
+from trimtab.runtime.checkpoint.saver import Saver
+from trimtab.runtime.checkpoint.signing import Key
 
 
 def test_what_is_saved_is_listed(cli, written_run):
@@ -154,3 +165,91 @@ def test_damaged_weights_are_not_exported_as_a_folder(cli, written_run, desk):
     assert answer.code != 0
     assert "model.safetensors: damaged" in answer.err
     assert not (desk / "quick-1-step-2").exists()
+
+
+@pytest.mark.process
+def test_a_signed_and_encrypted_run_is_verified_rewrapped_and_exported(cli, written_run, desk, monkeypatch):
+    """Forged and wrong keys are told apart, the old key opens nothing any more, and no key is ever printed."""
+    old, new = "0a" * 32, "0b" * 32
+    monkeypatch.setenv("PROJECT_KEY", old)
+    (desk / "new.key").write_text(new)
+    job = (desk / "job.yaml").read_text().replace("{every: 2}", "{every: 2, encrypt: 'env:PROJECT_KEY'}")
+    run = written_run(job=job).folder
+    state = {part: {"weight": torch.ones(4, 2)} for part in ("parameters", "exp_avg")}
+    keys = open_keyring(run, sealing=Key(secret=bytes.fromhex(old)))
+    with closing(Saver(run / "checkpoints", state, keys=keys)) as saver:
+        saver.stage(2, state, {}, retention=Retention())
+        saver.drain(60.0)
+    assert cli("checkpoints", "verify", "quick-1").out == "step-2: whole\n"
+    answers = [
+        cli("checkpoints", "rewrap", "quick-1", "--new", "file:new.key", "--json"),
+        cli("checkpoints", "verify", "quick-1"),
+    ]
+    assert answers[0].document["rewrapped"] == {"step-2": 2}
+    assert answers[1].code == 1
+    assert "wrong key: encrypted with key" in answers[1].out
+    monkeypatch.setenv("PROJECT_KEY", new)
+    assert cli("checkpoints", "export", "quick-1", "--json").code == 0
+    assert load_file(desk / "quick-1-step-2.safetensors")["weight"].tolist() == [[1.0, 1.0]] * 4
+    manifest = run / "checkpoints" / "step-2" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(seal(document | {"extra": {"seed": 8}})))
+    answers.append(cli("checkpoints", "verify", "quick-1"))
+    answers.append(cli("checkpoints", "export", "quick-1"))
+    assert [answer.code for answer in answers[2:]] == [1, 1]
+    assert all("forged" in answer.out + answer.err for answer in answers[2:])
+    monkeypatch.delenv("PROJECT_KEY")
+    answers.append(cli("checkpoints", "verify", "quick-1"))
+    assert answers[-1].code == 2
+    assert "the environment has no PROJECT_KEY" in answers[-1].err
+    assert not any(key in answer.out + answer.err for answer in answers for key in (old, new))
+
+
+def test_a_dry_run_shows_no_key(cli, desk, monkeypatch):
+    """S-SEC-04: what would be started is printed, and the ranks are handed the key."""
+    monkeypatch.setenv("PROJECT_KEY", "0c" * 32)
+    cli_answer = cli(
+        "run", "job.yaml", "--dry-run", "--json", "--set", "fault_tolerance.checkpoint.sign=env:PROJECT_KEY"
+    )
+    assert cli_answer.document["environment"]["PROJECT_KEY"] == "<redacted>"
+    assert "0c0c" not in cli_answer.out + cli_answer.err
+
+
+def test_a_checkpoint_of_torch_comes_in(cli, desk):
+    """A folder that training begins with, or a message and exit code 2."""
+    source = network("gpt-3m", layers=2)
+    state = {tensor.name: torch.full(tensor.shape, 0.5) for tensor in source.tensors()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no process group is there
+        dcp.save(state, checkpoint_id=desk / "saved", no_dist=True)
+    answer = cli("checkpoints", "import", "saved", "job.yaml", "--to", "mine", "--json")
+    assert (answer.code, answer.document["files"]) == (0, ["config.json", "model.safetensors"])
+    assert (load_file(desk / "mine" / "model.safetensors")["transformer.ln_f.weight"] == 0.5).all()
+    (desk / "saved" / ".metadata").write_bytes(pickle.dumps(print))
+    answer = cli("checkpoints", "import", "saved", "job.yaml", "--to", "again")
+    assert answer.code == 2
+    assert "its pickle names builtins.print" in answer.err
+    assert not (desk / "again").exists()
+
+
+def test_what_is_pinned_and_what_is_suspect_is_listed(cli, written_run):
+    """Whoever looks for a good one sees which it is; marks can be taken back."""
+    written_run().checkpoint(2).checkpoint(4)
+    assert cli("checkpoints", "pin", "quick-1", "2").out == "step-2 of quick-1 stays\n"
+    assert cli("checkpoints", "mark", "quick-1", "4", "--suspect", "loss spike").code == 0
+    rows = cli("checkpoints", "ls", "quick-1", "--json").document["checkpoints"]
+    assert [(row["is_pinned"], row["suspect"]) for row in rows] == [(True, None), (False, "loss spike")]
+    assert "complete, suspect: loss spike" in cli("checkpoints", "ls", "quick-1").out
+    assert cli("checkpoints", "export", "quick-1", "--json").document["checkpoint"] == "step-2"
+    answer = cli("checkpoints", "mark", "quick-1", "4", "--clean", "--json")
+    assert answer.document == {"run": "quick-1", "pinned": [2], "suspect": {}}
+    assert cli("checkpoints", "pin", "quick-1", "2", "--remove", "--json").document["pinned"] == []
+
+
+def test_marks_of_nothing_are_errors(cli, written_run):
+    """A pin with a wrong step would keep nothing, and nobody would know."""
+    written_run().checkpoint(2)
+    assert cli("checkpoints", "pin", "quick-1", "3").code == 2
+    assert "no checkpoint of step 3" in cli("checkpoints", "pin", "quick-1", "3").err
+    assert cli("checkpoints", "mark", "quick-1", "2").code == 2
+    assert cli("checkpoints", "mark", "quick-1", "2", "--clean", "--suspect", "x").code == 2

@@ -111,3 +111,16 @@ def _agent(folder):
     assert agent.stdout is not None
     assert agent.stdout.readline() == "at work\n"
     return agent
+
+
+def test_a_damaged_checkpoint_is_not_rolled_back_to(cli, written_run):
+    """The newer ones would be set aside, and the resume would find that there is nothing to go on from."""
+    run = written_run().attempt(1, range(6)).checkpoint(2).checkpoint(4)
+    path = run.folder / "checkpoints" / "step-2" / "model.safetensors"
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
+    answer = cli("rollback", "quick-1", "--to", "2")
+    assert answer.code == 2
+    assert "step-2/model.safetensors: damaged" in answer.err
+    assert (run.folder / "checkpoints" / "step-4").exists()

@@ -51,9 +51,17 @@ def test_an_unknown_preset_is_refused_with_the_nearest(cli, form):
     assert "Did you mean 'zero3'?" in answer.err
 
 
-def test_formulas_that_the_runtime_has_not_are_refused_before_anything_starts(cli, desk):
-    """A run without one of its statements would train something else, and look right."""
+def test_there_is_no_other_memory_than_the_host_s(cli, desk):
+    """A rank on a CPU that offloads would copy its states to where they are."""
     answer = cli("run", "job.yaml", "--set", "parallelism=MESH dp 2; OFFLOAD states TO host")
     assert answer.code == 2
-    assert "OFFLOAD is not in this release" in answer.err
+    assert "a rank's device is the host's memory: there is nowhere else to put it" in answer.err
+    assert not (desk / "runs").exists()
+
+
+def test_formulas_that_the_runtime_has_not_are_refused_before_anything_starts(cli, desk):
+    """A run without one of its statements would train something else, and look right."""
+    answer = cli("run", "job.yaml", "--set", "parallelism=MESH dp 2; SEAL grads OVER dp")
+    assert answer.code == 2
+    assert "SEAL is not in this release" in answer.err
     assert not (desk / "runs").exists()

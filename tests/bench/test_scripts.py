@@ -19,6 +19,7 @@ SCRIPTS = (
     "timers",
     "local_steps",
     "slow_network",
+    "snapshots",
 )
 
 

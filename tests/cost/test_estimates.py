@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.plan.conftest import MACHINE, PlanOf
-from trimtab.catalog import THIS_MACHINE, FlopConvention, cluster
+from trimtab.catalog import THIS_MACHINE, FlopConvention, accelerator, cluster
 from trimtab.cost.counts import counts_of
 from trimtab.cost.estimates import FASTEST, SLOWEST, Estimate, estimate, price_for
+from trimtab.cost.host_traffic import waiting_activation_bytes
 from trimtab.cost.stage_times import pipeline_times, stage_passes
 from trimtab.plan.pipelines import simulate
 
@@ -127,3 +130,26 @@ def test_more_ranks_take_less_time_for_the_same_batch(plan_of: PlanOf) -> None:
     steps = [estimated(plan_of, "MESH dp *", devices=devices, **options).step_s for devices in (1, 2, 8, 64)]
     expected = [step.expected for step in steps if step is not None]
     assert expected == sorted(expected, reverse=True)
+
+
+def test_what_waits_in_host_memory_is_paid_for(plan_of: PlanOf) -> None:
+    """A plan that fits because its states are elsewhere, and is said to be as fast, would be chosen for nothing."""
+    plain, away = (
+        plan_of(text, devices=8, on="512xH100", compute="bf16")
+        for text in ("", "OFFLOAD states TO host\nOFFLOAD activations WHERE kind = 'linear' TO host")
+    )
+    before, after = (estimate(plan, cluster("512xH100")).groups[0] for plan in (plain, away))
+    rate = accelerator("H100-SXM-80GB").host_bytes_per_s
+    states = sum(table.host_bytes for table in counts_of(away).holdings.of((0,)))
+    activations = waiting_activation_bytes(away, (0,)) * away.work.microbatches
+    assert after.optimizer_s - before.optimizer_s == pytest.approx(2 * states / rate)
+    assert after.communication_s - before.communication_s == pytest.approx(2 * activations / rate)
+
+
+def test_a_link_that_nobody_knows_has_no_price(plan_of: PlanOf) -> None:
+    """A time that leaves the way to the host out would be the time of another plan."""
+    unknown = replace(accelerator("H100-SXM-80GB"), host_bytes_per_s=None)
+    known = cluster("512xH100")
+    nodes = tuple(replace(node, accelerator=unknown) for node in known.nodes)
+    plan = plan_of("OFFLOAD states TO host", devices=8, on="512xH100", compute="bf16")
+    assert "host memory is not known" in estimate(plan, replace(known, nodes=nodes)).unknown

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, needs_namespaces]
 
 SLOW_STEPS = ("--inject", "slow:rank=0,step=3,factor=60")
 """Makes a step take about a second, so that there is time to do something to it."""
-LONG_STEPS = 40
+LONG_STEPS = 60
 HISTORIES = Path(__file__).parents[2] / "referee" / "histories.py"
 
 

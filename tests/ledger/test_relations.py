@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from trimtab.ledger.accounts import account
+from trimtab.ledger.checkpoint_folders import FoundCheckpoint
 from trimtab.ledger.events import RunRecords
-from trimtab.ledger.manifests import CheckpointError, FoundCheckpoint
+from trimtab.ledger.manifests import CheckpointError
 from trimtab.ledger.recoveries import recoveries_of
 from trimtab.ledger.relations import RUN_SCHEMAS, run_relations
 from trimtab.ledger.series import Metric, default_series

@@ -83,8 +83,8 @@ def test_reductions_are_never_left_to_a_seam_between_backends(plan: Plan) -> Non
         ("REDUCE grads OVER dp IN fp8", "gloo cannot send fp8"),
         ("KEEP grads IN fp8", "gloo cannot send fp8"),
         ("COMPUTE layers IN fp8", "CPUs do not compute in it"),
-        ("OFFLOAD states TO host", "host memory is where everything lies already"),
-        ("OFFLOAD activations TO host", "host memory is where everything lies already"),
+        ("OFFLOAD states TO host", "a rank's device is the host's memory: there is nowhere else to put it"),
+        ("OFFLOAD activations TO host", "a rank's device is the host's memory"),
     ],
 )
 def test_refused_on_a_cpu(text: str, message: str, plan_of: PlanOf) -> None:

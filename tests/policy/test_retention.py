@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trimtab.policy.retention import Retention, best_step, plan_pruning
 
@@ -15,6 +17,12 @@ from trimtab.policy.retention import Retention, best_step, plan_pruning
         ([10, 20, 30], Retention(newest=2, best=30), (10,)),
         # A pinned one stays, also beyond the count.
         ([10, 20, 30], Retention(newest=1, pinned=frozenset({10, 20})), ()),
+        # Suspect ones push no good one out, and are as many at most.
+        ([10, 20, 30, 40], Retention(newest=1, suspect=frozenset({30, 40})), (10, 30)),
+        ([10, 20, 30, 40], Retention(newest=2, suspect=frozenset({40})), (10,)),
+        ([10, 20], Retention(newest=1, suspect=frozenset({10, 20})), (10,)),
+        # Those of every so many steps stay for good.
+        ([90, 100, 150, 200, 210], Retention(newest=1, every=100), (90, 150)),
         # S-CKP-11: names that are not complete neither count nor go.
         ([10], Retention(newest=1, pinned=frozenset({99}), best=98), ()),
         ([], Retention(), ()),
@@ -34,6 +42,20 @@ def test_newest_always_stays():
             plan = plan_pruning(range(last + 1), Retention(newest=newest, best=0))
             assert last in plan.kept
             assert len(plan.kept) + len(plan.remove) == last + 1
+
+
+@given(
+    complete=st.sets(st.integers(0, 40), min_size=1),
+    newest=st.integers(1, 4),
+    every=st.none() | st.integers(1, 10),
+    suspect=st.frozensets(st.integers(0, 40)),
+)
+def test_one_always_stays_and_a_good_one_if_there_is(complete, newest, every, suspect):
+    """S-CKP-11: whatever the marks, a run can go on, and from a state that nobody suspects."""
+    plan = plan_pruning(complete, Retention(newest=newest, every=every, suspect=suspect))
+    assert plan.kept.keys() | set(plan.remove) == complete
+    trusted = complete - suspect
+    assert max(trusted or complete) in plan.kept
 
 
 def test_reasons_say_why_each_stays():

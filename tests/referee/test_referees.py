@@ -23,6 +23,7 @@ BREAKS = (
     "two-histories",
     "a-step-back",
     "two-sides",
+    "forged-checkpoint",
 )
 
 

@@ -395,6 +395,19 @@ def test_recomputed_activations_are_made_again() -> None:
     assert symbolic.run(document).flaw is symbolic.Flaw.CANNOT_RUN
 
 
+def test_logits_in_chunks_are_the_same_step() -> None:
+    """A loss of sums that were less different maxima would be another loss."""
+    document = document_of(
+        "MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp\nRECOMPUTE activations WHERE name = 'logits'"
+    )
+    assert symbolic.run(document).is_held
+    head = document["blocks"][-1]
+    (rescale,) = (operator for operator in head["forward"] if operator["kind"] == "rescale")
+    rescale["inputs"][2] = rescale["inputs"][1]
+    verdict = symbolic.run(document)
+    assert verdict.flaw is symbolic.Flaw.COMPUTES_WRONG
+
+
 def test_a_layout_that_is_not_what_was_made_is_found() -> None:
     """Numbers may be right where the plan's types are not: a runtime would cut by the types."""
     document = document_of("MESH dp 2, tp 2\nSPLIT heads, mlp, vocab OVER tp")

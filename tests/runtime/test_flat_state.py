@@ -5,6 +5,7 @@ from torch import nn
 
 from trimtab.plan import ALIGNMENT
 from trimtab.runtime.flat_state import FlatState
+from trimtab.runtime.optimizers import AdamW, build_optimizer
 
 
 def make_state() -> tuple[FlatState, nn.Module]:
@@ -29,6 +30,19 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     state, _ = make_state()
     decayed = {entry.name for entry in state.entries if entry.offset < state.decay_end}
     assert decayed == {"0.weight", "2.weight"}
+
+
+def test_what_is_frozen_does_not_decay() -> None:
+    """A pretrained embedding that is kept as it is would shrink by the rate times the decay in every step."""
+    module = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 7, bias=False))
+    module[0].weight.requires_grad_(False)
+    before = module[0].weight.clone(), module[1].weight.clone()
+    state = FlatState(list(module.named_parameters()))
+    decayed, others = state.groups(state.parameters)
+    optimizer = build_optimizer(AdamW(lr=0.1, weight_decay=0.5), decayed=[decayed], undecayed=[others])
+    optimizer.step(state.groups(torch.zeros_like(state.parameters)), lr=0.1)
+    assert torch.equal(module[0].weight, before[0])
+    torch.testing.assert_close(module[1].weight.detach(), before[1] * (1 - 0.1 * 0.5))
 
 
 def test_the_module_lives_in_the_flat_vector() -> None:

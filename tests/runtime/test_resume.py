@@ -208,6 +208,22 @@ def test_crashed_twice_inside_an_epoch_and_resumed_twice(trimtab: Trimtab) -> No
     assert last.document["steps"] == num_steps
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [4, 6])
+def test_dropout_goes_on_as_if_never_stopped(trimtab: Trimtab, every: int) -> None:
+    """S-CKP-25: every random number is told by its step and place, so a resume inside an epoch and at its end are alike."""
+    settings = ("--set", f"fault_tolerance.checkpoint.every={every}", "--set", "model.dropout=0.1",
+                "--set", "orchestration.devices=1", "--set", "fault_tolerance.restarts.node_loss=0")  # fmt: skip
+    whole = trimtab("run", "tiny.yaml", "--json", *settings)
+    without = trimtab("run", "tiny.yaml", "--json", *settings, "--set", "model.dropout=0.0")
+    assert whole.document["weights_sha256"] != without.document["weights_sha256"]
+    broken = trimtab("run", "tiny.yaml", "--json", *settings, "--inject", "kill:step=7", check=1)
+    resumed = trimtab("resume", broken.folder.name, "--json")
+    assert resumed.document["weights_sha256"] == whole.document["weights_sha256"]
+    losses = {event["step"]: event["loss"] for event in whole.events("commit")}
+    assert losses == {event["step"]: event["loss"] for event in resumed.events("commit")}
+
+
 def test_the_only_rank_is_started_again_from_the_newest_checkpoint(
     trimtab: Trimtab, in_one_piece: Ran
 ) -> None:

@@ -83,6 +83,11 @@ CASES = {
         "orchestration.hosts is 2, and a script runs on one host",
         ["3:36", "2:16"],
     ),
+    "blocks and module": (
+        HEAD.replace("preset: gpt-3m", "module: a.b:C") + "train: {steps: 9, compile: blocks}\n",
+        "train.compile is blocks, which are layers of a network",
+        ["4:28", "2:17"],
+    ),
     "preset and module": (
         HEAD.replace("gpt-3m", "gpt-3m, module: a.b:C") + "train: {steps: 9}\n",
         "model.preset is gpt-3m and model.module is a.b:C",

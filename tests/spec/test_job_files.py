@@ -418,3 +418,10 @@ def test_warnings(load: Load, minimal: str, addition: str, warning: str) -> None
     (found,) = load(minimal + addition).warnings
     assert warning in found
     assert load(minimal).warnings == ()
+
+
+@pytest.mark.parametrize("batch", ["{from: 2, to: 8}", "[2, 4, 8]", "ramp"])
+def test_a_batch_that_grows_is_refused(load: Load, minimal: str, batch: str) -> None:
+    """S-CKP-23: a resume would begin the ramp again. A batch is a constant, so samples are steps times batch."""
+    with pytest.raises(JobFileError, match=r"train\.batch is .*it takes a whole number"):
+        load(minimal.replace("steps: 10", f"steps: 10, batch: {batch}"))

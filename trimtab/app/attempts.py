@@ -209,7 +209,11 @@ def exit_code_of(outcome: Outcome) -> ExitCode:
 
 
 def _print_plan(loaded: LoadedJob, launch: Launch, wishes: Wishes) -> None:
-    shown = {name: REDACTED if is_secret(name) else value for name, value in launch.environment.items()}
+    keys = loaded.job.fault_tolerance.checkpoint.key_variables
+    shown = {
+        name: REDACTED if is_secret(name) or name in keys else value
+        for name, value in launch.environment.items()
+    }
     launch = replace(launch, environment=shown)
     request = load_engine(loaded.job.orchestration.engine).request(launch)
     if not wishes.is_json:

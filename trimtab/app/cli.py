@@ -440,6 +440,71 @@ def verify(name: RunName, is_json: AsJson = False) -> int:
 
 
 @checkpoints.command()
+def pin(
+    name: RunName,
+    step: Annotated[int, typer.Argument(metavar="STEP", help="The step of the checkpoint.")],
+    is_removed: Annotated[bool, typer.Option("--remove", help="Pin it no more.")] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Keep a checkpoint whatever else is removed."""
+    from trimtab.app.checkpoint_marks import pin_saved
+
+    return pin_saved(name, step, is_removed=is_removed, is_json=is_json)
+
+
+@checkpoints.command()
+def mark(
+    name: RunName,
+    step: Annotated[int, typer.Argument(metavar="STEP", help="The step of the checkpoint.")],
+    reason: Annotated[
+        str | None, typer.Option("--suspect", metavar="REASON", help="Why its state may be spoilt.")
+    ] = None,
+    is_clean: Annotated[bool, typer.Option("--clean", help="Take the mark back.")] = False,
+    is_json: AsJson = False,
+) -> int:
+    """Mark a checkpoint as suspect: a resume passes over it as long as there is another."""
+    from trimtab.app.checkpoint_marks import mark_saved
+
+    return mark_saved(name, step, reason=reason, is_clean=is_clean, is_json=is_json)
+
+
+@checkpoints.command()
+def rewrap(
+    name: RunName,
+    new: Annotated[
+        str, typer.Option("--new", metavar="KEY", help="The new project key: env:NAME or file:PATH.")
+    ],
+    old: Annotated[
+        str | None,
+        typer.Option("--old", metavar="KEY", help="The key that opens them now; default: the job's."),
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Have encrypted checkpoints opened by a new key; the files stay as they are."""
+    from trimtab.app.checkpoint_verbs import rewrap_saved
+
+    return rewrap_saved(name, old, new, is_json=is_json)
+
+
+@checkpoints.command("import")
+def import_checkpoint(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A torch distributed checkpoint, also of Megatron-LM.")
+    ],
+    job: JobFile,
+    target: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder to write.")],
+    dtype: Annotated[
+        WeightType | None, typer.Option("--dtype", help="Type of the weights in it; default: fp32.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Make a Hugging Face folder of another system's checkpoint, to begin a training with."""
+    from trimtab.app.checkpoint_verbs import import_saved
+
+    return import_saved(folder, job, target, dtype, is_json=is_json)
+
+
+@checkpoints.command()
 def export(
     name: RunName,
     target: Annotated[

@@ -65,6 +65,9 @@ def cluster_of(loaded: LoadedJob, machine: MachineFacts | None = None) -> Cluste
     return cluster(
         THIS_MACHINE,
         machine=Machine(
-            num_devices=orchestration.devices, cores=facts.cores, memory_bytes=facts.memory_bytes
+            num_devices=orchestration.devices,
+            cores=facts.cores,
+            memory_bytes=facts.memory_bytes,
+            has_accelerator=facts.has_accelerator,
         ),
     )

@@ -20,7 +20,7 @@ from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
 from trimtab.cost.explanation.analysis import Analysis
 from trimtab.cost.explanation.document import CheckpointFacts, DetectionFacts, ModelFacts
-from trimtab.plan.layout import network_of, plan_layout
+from trimtab.plan.layout import network_of, plan_layout, trains_as_replicas
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Program, StrategyError
 from trimtab.spec.language import is_replicated, unsupported_beside_class
@@ -294,7 +294,7 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
         detection=_detection(loaded),
         origins=origins,
     )
-    if plan is None or not is_replicated(loaded.program):
+    if plan is None or not trains_as_replicas(job, loaded.program):
         return asked
     # Only where ranks hold the same: who shares the work stands in another room.
     from trimtab.app.replicas import largest_memory, replicated_facts
@@ -305,7 +305,7 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
 
 def _detection(loaded: LoadedJob) -> DetectionFacts:
     card = loaded.job.fault_tolerance.detection
-    can_compare = is_replicated(loaded.program)
+    can_compare = trains_as_replicas(loaded.job, loaded.program)
     has_shares = can_compare and loaded.job.fault_tolerance.shares != "off"
     return DetectionFacts(
         deadline_s=card.deadline,

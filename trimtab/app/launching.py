@@ -7,11 +7,11 @@ from trimtab.app.machines import MachineFacts
 from trimtab.app.seating import seating_of
 from trimtab.catalog import THIS_MACHINE, UnknownNameError, cluster, price_of
 from trimtab.engines.launch import Launch, clean_environment
+from trimtab.plan import trains_as_replicas
 from trimtab.policy import Budget, Limits
 from trimtab.spec import Job, parse_strategy
 from trimtab.spec.constants import rule_of
 from trimtab.spec.injections import Injection
-from trimtab.spec.language import is_replicated
 from trimtab.spec.resolved import plain_values
 from trimtab.terms import Phase, read_address
 
@@ -65,18 +65,22 @@ def build_launch(
             "working_folder": str(working_folder),
             "job_file": job_file,
             "resume": is_resumed,
-            "machine": {"cores": machine.cores, "memory_bytes": machine.memory_bytes},
+            "machine": {
+                "cores": machine.cores,
+                "memory_bytes": machine.memory_bytes,
+                "has_accelerator": machine.has_accelerator,
+            },
         },
         environment=clean_environment(
             inherited,
             run=folder.name,
             threads=card.threads,
-            passed=card.environment.passed,
+            passed=(*card.environment.passed, *tolerance.checkpoint.key_variables),
             added=card.environment.assigned,
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=rule_of(job, is_replicated=is_replicated(program)),
+        on_loss=rule_of(job, is_replicated=trains_as_replicas(job, program)),
         is_replacing=tolerance.replace,
         seating=seating_of(job, program, machine),
         grace_s=card.grace,

@@ -7,6 +7,7 @@ from trimtab.cost.copies import COPIES_HELD, copy_bytes
 from trimtab.cost.explanation.document import CopyFacts, OnLossFacts
 from trimtab.cost.explanation.places import at
 from trimtab.plan.explanation import Survival, survival
+from trimtab.plan.layout import trains_as_replicas
 from trimtab.plan.physical import Plan
 from trimtab.plan.resizing import has_second_copy
 from trimtab.plan.training import num_states
@@ -56,7 +57,7 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
         found = Survival(rule=by_default, reason=reason)
     else:
         found = survival(plan)
-        if found.rule is OnLoss.EXACT and not is_replicated(loaded.program):
+        if found.rule is OnLoss.EXACT and not trains_as_replicas(loaded.job, loaded.program):
             reason = f"{found.reason.partition(':')[0]}; a plan keeps no gradients of single shares"
             found = Survival(rule=OnLoss.REDO, reason=reason)
     if asked is not OnLoss.AUTO:
@@ -82,7 +83,12 @@ def rule_on_loss(loaded: LoadedJob, plan: Plan | None) -> OnLossFacts:
 def _copies(loaded: LoadedJob, plan: Plan | None) -> CopyFacts | None:
     """Of plans whose ranks hold pieces; ``auto`` takes them where no other rank holds the same."""
     every = loaded.job.fault_tolerance.snapshots
-    if plan is None or every == "off" or plan.mesh.num_devices == 1 or is_replicated(loaded.program):
+    if (
+        plan is None
+        or every == "off"
+        or plan.mesh.num_devices == 1
+        or trains_as_replicas(loaded.job, loaded.program)
+    ):
         return None
     if every == "auto" and has_second_copy(plan):
         return None

@@ -14,8 +14,9 @@ from trimtab.app.compiling import compiled
 from trimtab.app.job_reading import read_job, refuse_script, say_warnings
 from trimtab.app.module_relations import module_relations
 from trimtab.app.output import print_document, say
-from trimtab.app.run_folders import CHECKPOINTS_FOLDER, RESOLVED_FILE, find_run
+from trimtab.app.run_folders import RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
+from trimtab.app.saved_places import saved_place
 from trimtab.ledger.relations import run_relations
 from trimtab.plan.layout import network_of
 from trimtab.plan.relations.every_relation import PLAN_SCHEMAS, plan_relations
@@ -108,7 +109,7 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
     folder = find_run(text)
     if overrides:
         raise InputError(f"--set changes a job, and {folder.name} is a run: what it did is done")
-    records = run_relations(read_records(folder), find_checkpoints(folder / CHECKPOINTS_FOLDER))
+    records = run_relations(read_records(folder), find_checkpoints(saved_place(folder)))
     try:
         loaded = read_job(str(folder / RESOLVED_FILE))
         return Subject(relations=(*records, *plan_relations(compiled(loaded), loaded.program)))

@@ -25,8 +25,13 @@ _MAY_CHANGE = (
 )
 """Keys, or their beginnings, that a resumed run may have otherwise."""
 
-_CONSTANTS = ("orchestration.threads", "fault_tolerance.shares")
-"""Keys under those beginnings that bits depend on."""
+_CONSTANTS = (
+    "orchestration.threads",
+    "fault_tolerance.shares",
+    "fault_tolerance.checkpoint.sign",
+    "fault_tolerance.checkpoint.to",
+)
+"""Keys under those beginnings that bits depend on, or what can be found and believed of what the run has saved."""
 
 
 def resume_run(text: str, wishes: Wishes) -> int:

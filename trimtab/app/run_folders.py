@@ -22,7 +22,6 @@ DEFAULT_RUNS = Path("runs")
 RESOLVED_FILE = "resolved.yaml"
 ABOUT_FILE = "run.json"
 REPORT_FILE = "report.json"
-CHECKPOINTS_FOLDER = "checkpoints"
 JOURNAL_FOLDER = "journal"
 _LOCK_FILE = "run.lock"
 

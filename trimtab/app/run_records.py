@@ -44,7 +44,10 @@ def read_records(folder: Path) -> RunRecords:
     Two conventions meet here: ranks number steps from 0, by what they compute; the ledger numbers updates
     from 1, by what was committed.
     """
-    agents = [read_journal(path.read_bytes()).events for path in _agent_files(folder / JOURNAL_FOLDER)]
+    agents = [
+        [event for event in read_journal(path.read_bytes()).events if event.kind != EventKind.DECIDED]
+        for path in _agent_files(folder / JOURNAL_FOLDER)
+    ]
     offsets_ns = clock_offsets_ns(agents)
     ranks = {
         incarnation: [

@@ -3,11 +3,11 @@
 from trimtab.app.compiling import compiled
 from trimtab.app.errors import JobReadError
 from trimtab.app.output import say
+from trimtab.plan import network_of, trains_as_replicas
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.physical import Plan
-from trimtab.spec import LoadedJob, Problem, SpikeAnswer, StrategyError
+from trimtab.spec import Compile, LoadedJob, Problem, SpikeAnswer, StrategyError
 from trimtab.spec.language import (
-    is_replicated,
     unsupported_beside_class,
     unsupported_beside_script,
     unsupported_by_runtime,
@@ -32,7 +32,9 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
     problems = _unsupported(loaded)
     if problems:
         raise StrategyError(problems, loaded.program.documents)
-    if loaded.job.script is not None or is_replicated(loaded.program):
+    if loaded.job.script is None:
+        _refuse_compile(loaded)
+    if loaded.job.script is not None or trains_as_replicas(loaded.job, loaded.program):
         return
     if loaded.job.model.module is None:
         plan = compiled(loaded)
@@ -62,6 +64,24 @@ def _unsupported(loaded: LoadedJob) -> list[Problem]:
     if loaded.job.model.module is not None:
         return unsupported_beside_class(loaded.program)
     return unsupported_by_runtime(loaded.program)
+
+
+def _refuse_compile(loaded: LoadedJob) -> None:
+    """Blocks are compiled where a module computes them, and where nothing in them is drawn by key."""
+    job, network = loaded.job, network_of(loaded.job)
+    if job.train.compile is Compile.OFF or network is None:
+        return
+    origin = loaded.origins["train.compile"]
+    if not trains_as_replicas(job, loaded.program):
+        raise JobReadError(
+            f"{origin}  train.compile is blocks, and this run is carried out by its plan, operator by operator: there are "
+            "no blocks to compile\n  Use compile: off, or formulas that split the batch alone."
+        )
+    if network.dropout:
+        raise JobReadError(
+            f"{origin}  train.compile is blocks, and dropout is {network.dropout:g}: its masks are drawn by the run's "
+            "keys, which torch's compiler does not know\n  Use compile: off, or model.dropout: 0."
+        )
 
 
 def _refuse_on_loss(loaded: LoadedJob) -> None:

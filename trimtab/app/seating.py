@@ -6,12 +6,11 @@ from trimtab.app.machines import MachineFacts
 from trimtab.catalog import THIS_MACHINE, Machine, cluster
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.formations import Formations
-from trimtab.plan.layout import network_of
+from trimtab.plan.layout import network_of, trains_as_replicas
 from trimtab.plan.resizing import units_of
 from trimtab.plan.training import training_of
 from trimtab.policy import Seating
 from trimtab.spec import Job, Program, resolve_mesh
-from trimtab.spec.language import is_replicated
 
 
 def seating_of(job: Job, program: Program, machine: MachineFacts) -> Seating:
@@ -23,14 +22,19 @@ def seating_of(job: Job, program: Program, machine: MachineFacts) -> Seating:
     Raises: StrategyError for formulas that mean nothing on the job's devices.
     """
     devices = job.orchestration.devices
-    if job.script is not None or is_replicated(program):
+    if job.script is not None or trains_as_replicas(job, program):
         return Seating(most=devices)
     network = network_of(job)
     if network is None:
         return Seating(layouts=((tuple(range(devices)),),), most=devices)
     stand = cluster(
         job.orchestration.cluster or THIS_MACHINE,
-        machine=Machine(num_devices=devices, cores=machine.cores, memory_bytes=machine.memory_bytes),
+        machine=Machine(
+            num_devices=devices,
+            cores=machine.cores,
+            memory_bytes=machine.memory_bytes,
+            has_accelerator=machine.has_accelerator,
+        ),
     )
     training = replace(training_of(job, network), clips=True)
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)

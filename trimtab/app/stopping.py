@@ -10,7 +10,6 @@ from trimtab.app.errors import RunStateError
 from trimtab.app.job_reading import read_job
 from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import (
-    CHECKPOINTS_FOLDER,
     JOURNAL_FOLDER,
     RESOLVED_FILE,
     at_work,
@@ -19,8 +18,10 @@ from trimtab.app.run_folders import (
     lock_owner,
     next_attempt,
 )
+from trimtab.app.run_keys import keys_of
+from trimtab.app.saved_places import saved_place
 from trimtab.ledger import EventKind, encode_event
-from trimtab.runtime.checkpoint.store import find_checkpoints, set_aside
+from trimtab.runtime.checkpoint.store import find_checkpoints, set_aside, verify_checkpoint
 from trimtab.terms import ExitCode
 
 _AFTER_GRACE_S = 15.0
@@ -53,16 +54,19 @@ def stop_run(text: str, *, is_json: bool) -> int:
 def roll_back(text: str, step: int, *, is_json: bool) -> int:
     """Make a run continue from the checkpoint of ``step``: newer ones are renamed, none is deleted.
 
-    Raises: RunStateError if the run is alive, or has no whole checkpoint of that step.
+    Raises: RunStateError if the run is alive, or has no whole checkpoint of that step, every byte read.
     """
     folder = find_run(text)
-    root = folder / CHECKPOINTS_FOLDER
+    root = saved_place(folder)
     with at_work(folder):
         found = find_checkpoints(root)
         complete = [checkpoint.step for checkpoint in found if checkpoint.is_complete]
         if step not in complete:
             listed = ", ".join(map(str, complete)) or "none"
             raise RunStateError(f"{folder.name} has no whole checkpoint of step {step}; whole ones: {listed}")
+        if problems := verify_checkpoint(root / f"step-{step}", keys_of(folder)):
+            listed = "\n".join(f"  {problem}" for problem in problems)
+            raise RunStateError(f"the checkpoint of step {step} is not whole; nothing was changed:\n{listed}")
         newer = [checkpoint.step for checkpoint in found if checkpoint.step > step]
         moved = [set_aside(root, number).name for number in newer if (root / f"step-{number}").exists()]
         _write_rollback(folder, step)

@@ -2,6 +2,7 @@
 
 from trimtab.catalog.accelerators import Accelerator, Verified, accelerator, accelerator_names
 from trimtab.catalog.clusters import (
+    HOST,
     THIS_MACHINE,
     Cluster,
     Level,
@@ -34,6 +35,7 @@ from trimtab.catalog.networks import (
 from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
 
 __all__ = [
+    "HOST",
     "THIS_MACHINE",
     "Accelerator",
     "Activation",

@@ -46,6 +46,10 @@ class Accelerator:
     """As usually built."""
     inter_node_bytes_per_s: float | None
     """One device's part of its node's network, in one direction, as usually built."""
+    host_bytes_per_s: float | None
+    """To the memory of its host, in one direction: PCI Express over 16 lanes, by the generation that the device is built
+    for. 15.8, 31.5 and 63 GB/s for generations 3, 4 and 5 are the rates of the standard less its encoding; that a device
+    has such a link was remembered, not looked up. None for devices whose link is another one."""
     power_w: float | None
     """Design power."""
     verified: Verified
@@ -98,6 +102,7 @@ def _read(row: Mapping[str, str]) -> Accelerator:
         peer_bytes_per_s=_rate(row["intra_node_gbs_unidir"], _GIGA),
         devices_per_node=_count(row["accel_per_node"]),
         inter_node_bytes_per_s=_rate(row["inter_node_gbs_per_accel"], _GIGA),
+        host_bytes_per_s=_rate(row["host_gbs_unidir"], _GIGA),
         power_w=_rate(row["tdp_w"], 1.0),
         verified=Verified(row["verified"]),
         source=row["source"],

@@ -13,6 +13,9 @@ from trimtab.catalog.tables import toml_table
 THIS_MACHINE = "this-machine"
 """The cluster that is built from the figures of a Machine."""
 
+HOST = "CPU"
+"""Name of a device that is the host itself."""
+
 
 class Level(StrEnum):
     """The smallest place that holds all devices of a group, smallest first."""
@@ -103,6 +106,8 @@ class Machine:
     """Ranks that share it."""
     cores: int
     memory_bytes: int
+    has_accelerator: bool = False
+    """Whether its ranks compute on devices beside the host, of which nothing else is known before a probe."""
     fp32_flops_per_s: float | None = None
     """Measured matrix products of one rank; None before a probe."""
 
@@ -169,8 +174,8 @@ def _read_links(tables: Iterable[Mapping[str, object]]) -> Iterable[Link]:
 
 def _this_machine(machine: Machine) -> Cluster:
     source = "Told by the machine itself"
-    cpu = Accelerator(
-        name="CPU",
+    device = Accelerator(
+        name="accelerator" if machine.has_accelerator else HOST,
         vendor="",
         year=None,
         fp32_flops_per_s=machine.fp32_flops_per_s,
@@ -184,13 +189,14 @@ def _this_machine(machine: Machine) -> Cluster:
         peer_bytes_per_s=None,
         devices_per_node=machine.num_devices,
         inter_node_bytes_per_s=None,
+        host_bytes_per_s=None,
         power_w=None,
         verified=Verified.YES,
         source=source,
         note="One rank's part of the machine",
     )
     node = Node(
-        accelerator=cpu,
+        accelerator=device,
         num_devices=machine.num_devices,
         cores=machine.cores,
         memory_bytes=machine.memory_bytes,

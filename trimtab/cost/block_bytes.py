@@ -84,6 +84,8 @@ def compute_type(block: Block) -> str:
     for operator in block.forward:
         if operator.kind in (OperatorKind.LINEAR, OperatorKind.EXPERT_LINEAR):
             return block.values[operator.outputs[0]].dtype
+        if operator.kind is OperatorKind.HEAD_SUMS:
+            return block.values[operator.inputs[0]].dtype
     return "fp32"
 
 
@@ -135,7 +137,13 @@ def _peak(
 
 
 def _scratch(operator: Operator, sizes: Mapping[str, int], block: Block) -> int:
-    """What an operator needs for itself: a loss works on a copy of the logits in fp32."""
+    """What an operator needs for itself: a loss works on a copy of the logits in fp32, or makes some at a time."""
+    if operator.kind in (OperatorKind.HEAD_SUMS, OperatorKind.HEAD_SUMS_GRAD):
+        x, matrix = operator.inputs[0], f"grad:param:{operator.parameters[0]}"
+        width = block.values[x].shape[-1]
+        tokens = sizes[x] // BYTES_OF[block.values[x].dtype] // width
+        rows = sizes[matrix] // BYTES_OF["fp32"] // width
+        return min(operator.at_once, tokens) * rows * _LOSS_BYTES
     if operator.kind not in (OperatorKind.LOSS, OperatorKind.LOSS_GRAD):
         return 0
     logits = operator.inputs[0]

@@ -12,6 +12,7 @@ from trimtab.catalog import Cluster, FlopConvention, UnknownNameError, price_of
 from trimtab.cost.block_bytes import compute_type
 from trimtab.cost.communication import collective_time
 from trimtab.cost.counts import Counts, counts_of
+from trimtab.cost.host_traffic import host_seconds
 from trimtab.cost.stage_times import Passes, pipeline_times, stage_passes
 from trimtab.plan.explanation import CollectiveUse, RankGroup
 from trimtab.plan.physical import Plan
@@ -33,7 +34,8 @@ ASSUMPTIONS = (
     "collectives: 30 us, latency times hops, bytes over 82 % of the slowest link; nothing else on the links",
     "exposed: collectives of activations; gathers of stored parameters and sums of their gradients as far as they take "
     "longer than the pass; sums of the update, those in buckets behind the last backward pass",
-    "optimizer: parameters, gradients and states once through the device's memory; offloading to the host is not counted",
+    "optimizer: parameters, gradients and states once through the device's memory; what waits in the host's memory goes "
+    "there and back at the declared rate of PCI Express, beside nothing else",
 )
 """What time rests on."""
 
@@ -73,9 +75,9 @@ class GroupTime:
     Args:
         compute_s: Forward and backward passes.
         recompute_s: Computing again.
-        communication_s: Waiting for collectives that nothing hides.
+        communication_s: Waiting for collectives that nothing hides, and for activations that come from host memory.
         waiting_s: Waiting for other stages and slower ranks.
-        optimizer_s: The optimizer, bound by the memory's bandwidth.
+        optimizer_s: The optimizer, bound by the memory's bandwidth, and its states on their way from and to the host.
         hidden_communication_s: Collectives beside the computation.
     """
 
@@ -158,17 +160,25 @@ def estimate(
             timeline=_relative_timeline(plan, counts),
             price=price,
         )
+    hosts = [host_seconds(plan, counts, group, cluster) for group in counts.groups]
+    known = [found for found in hosts if found is not None]
+    if len(known) < len(hosts):
+        return Estimate(
+            unknown=f"the rate between {_devices(plan)} and host memory is not known",
+            timeline=_relative_timeline(plan, counts),
+            price=price,
+        )
     timeline = None
     if counts.actions is not None:
         timeline = simulate(counts.actions, times=pipeline_times(plan, counts, cluster, passes))
     busy = [
-        _busy(plan, counts, cluster, number, passes, is_overlapped=is_overlapped)
+        _busy(plan, counts, cluster, number, passes, known[number], is_overlapped=is_overlapped)
         for number in range(len(counts.groups))
     ]
     update_s = max(time.optimizer_s + time.update_s for time in busy)
     passes_s = max(time.passes_s for time in busy)
     if timeline is not None:
-        passes_s = timeline.makespan_s * plan.work.parts_per_replica
+        passes_s = timeline.makespan_s * plan.work.parts_per_replica + max(time for time, _ in known)
     step = _interval(passes_s + update_s)
     per_step = None
     if price is not None:
@@ -244,6 +254,7 @@ def _busy(
     cluster: Cluster,
     number: int,
     passes: Sequence[Passes],
+    host_s: tuple[float, float],
     *,
     is_overlapped: bool,
 ) -> _Busy:
@@ -257,10 +268,10 @@ def _busy(
     return _Busy(
         compute_s=runs * sum(part.compute_s for part in own),
         recompute_s=runs * sum(part.recompute_s for part in own),
-        exposed_s=runs * sum(part.exposed_s for part in own),
+        exposed_s=runs * sum(part.exposed_s for part in own) + host_s[0],
         hidden_s=runs * sum(part.hidden_s for part in own) + hidden_s,
         update_s=exposed_s,
-        optimizer_s=_optimizer_s(plan, counts, group, cluster),
+        optimizer_s=_optimizer_s(plan, counts, group, cluster) + host_s[1],
     )
 
 

@@ -180,6 +180,11 @@ def _block_work(block: Block, sizes: Mapping[str, int]) -> tuple[_Work, _Work, _
             shapes[name] = _local(block.values[name], sizes)
         return shapes[name]
 
+    def logits(operator: Operator) -> int:
+        """FLOPs of the product that makes them, where they are made in chunks."""
+        matrix = shape(f"grad:param:{operator.parameters[0]}")
+        return 2 * math.prod(shape(operator.inputs[0])) * matrix[0]
+
     def work(operators: Iterable[Operator]) -> _Work:
         products = queries = 0
         for operator in operators:
@@ -188,13 +193,19 @@ def _block_work(block: Block, sizes: Mapping[str, int]) -> tuple[_Work, _Work, _
                     products += 2 * math.prod(shape(operator.outputs[0])) * shape(operator.inputs[0])[-1]
                 case OperatorKind.LINEAR_GRAD | OperatorKind.EXPERT_LINEAR_GRAD:
                     products += 2 * math.prod(shape(operator.inputs[0])) * shape(operator.inputs[1])[-1]
+                case OperatorKind.HEAD_SUMS | OperatorKind.HEAD_SUMS_GRAD:
+                    products += logits(operator)
                 case OperatorKind.ATTENTION | OperatorKind.RING_ATTENTION:
                     queries += math.prod(shape(operator.inputs[0]))
                 case OperatorKind.ATTENTION_GRAD | OperatorKind.RING_ATTENTION_GRAD:
                     queries += 2 * math.prod(shape(operator.inputs[1]))
         return _Work(products, queries)
 
-    return work(block.forward), work(block.recompute), work(block.backward)
+    again = work(block.recompute)
+    in_chunks = sum(
+        logits(operator) for operator in block.backward if operator.kind is OperatorKind.HEAD_SUMS_GRAD
+    )
+    return work(block.forward), _Work(again.products + in_chunks, again.queries), work(block.backward)
 
 
 def _local(value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:

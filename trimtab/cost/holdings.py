@@ -51,9 +51,11 @@ class Holdings:
         """What one rank keeps that holds some stages: params, grads, states."""
         totals = {table: [0, 0] for table in _TABLES}
         for parameter, count in self.held_by(stages):
-            for table, size in self._bytes[parameter.name].kept.items():
+            found = self._bytes[parameter.name]
+            for table, size in found.kept.items():
                 held = count * (self._num_sums(parameter, stages) if table is Table.GRADS else 1)
-                totals[table][table.value in parameter.offloaded] += size * held
+                totals[table][False] += (size - found.waiting[table]) * held
+                totals[table][True] += found.waiting[table] * held
             totals[Table.STATES][False] += count * self._factors.get(parameter.name, 0)
         return tuple(
             HeldTable(table=table, device_bytes=device, host_bytes=host)
@@ -68,8 +70,14 @@ class Holdings:
         return 2 if is_tied and both and not plan.update.is_tied_at_once else 1
 
     def update_bytes(self, stages: Sequence[int]) -> int:
-        """What the optimizer needs besides: pieces of gradients and parameters where it works on others than are kept."""
-        return sum(self._bytes[parameter.name].update * count for parameter, count in self.held_by(stages))
+        """What the optimizer needs besides.
+
+        Pieces of gradients and parameters where it works on others than are kept; the states of one parameter where they
+        wait in host memory.
+        """
+        held = [(self._bytes[parameter.name], count) for parameter, count in self.held_by(stages)]
+        fetched = max((found.waiting[Table.STATES] for found, _ in held), default=0)
+        return fetched + sum(found.update * count for found, count in held)
 
     def held_by(self, stages: Sequence[int]) -> Iterator[tuple[Parameter, int]]:
         """The parameters of some stages; those of equal layers stand for each other, with their number."""
@@ -103,9 +111,10 @@ def _factor_bytes(plan: Plan) -> Mapping[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ParameterBytes:
-    """Of one parameter on one rank: what is kept by table, and what its update needs besides."""
+    """Of one parameter on one rank: what is kept by table, how much of it on the host, and what its update needs besides."""
 
     kept: Mapping[Table, int]
+    waiting: Mapping[Table, int]
     update: int
 
 
@@ -125,6 +134,7 @@ def _parameter_bytes(plan: Plan, parameter: Parameter) -> _ParameterBytes:
     elements = local_elements(parameter.dims, parameter.shape, applied, sizes)
     return _ParameterBytes(
         kept={table: parameter.held_bytes(table, sizes) for table in _TABLES},
+        waiting={table: parameter.waiting_bytes(table, sizes) for table in _TABLES},
         update=sum(
             elements * BYTES_OF[parameter.dtypes[table.value]]
             for table in (Table.GRADS, Table.PARAMS)

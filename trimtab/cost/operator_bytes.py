@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trimtab.catalog import Activation, Network, Norm, Positions
 from trimtab.cost.block_bytes import value_bytes
-from trimtab.plan.lifetimes import loss_tokens, norm_piece
+from trimtab.plan.lifetimes import gradient_rows, loss_tokens, norm_piece
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Transfer, Value
 from trimtab.plan.tables import BYTES_OF
@@ -115,6 +115,8 @@ class OperatorCounter:
                 OperatorKind.VOCAB_MAX | OperatorKind.VOCAB_SUMS | OperatorKind.LOSS | OperatorKind.LOSS_GRAD
             ):
                 return OperatorBytes(scratch=self._loss_needs(operator))
+            case OperatorKind.HEAD_SUMS | OperatorKind.HEAD_SUMS_GRAD:
+                return OperatorBytes(scratch=self._chunk_needs(operator))
             case OperatorKind.NORM_SQUARE:
                 largest = max((self.elements(name) for name in operator.inputs), default=0)
                 return OperatorBytes(scratch=2 * _FP32 * min(largest, norm_piece(largest)))
@@ -147,7 +149,9 @@ class OperatorCounter:
 
     def _converted(self, operator: Operator) -> int:
         """Matrices in the type of use, where they are kept in another."""
-        dtype = self._values[operator.outputs[0]].dtype
+        return self._in_type(operator, self._values[operator.outputs[0]].dtype)
+
+    def _in_type(self, operator: Operator, dtype: str) -> int:
         kept = (self._weights[name] for name in operator.parameters)
         return sum(size // BYTES_OF[held] * BYTES_OF[dtype] for size, held in kept if held != dtype)
 
@@ -189,6 +193,22 @@ class OperatorCounter:
         vocab = self.elements(logits) // tokens
         num_copies = (kind is not OperatorKind.VOCAB_MAX) + (self._values[logits].dtype != "fp32")
         return num_copies * loss_tokens(tokens, vocab) * vocab * _FP32
+
+    def _chunk_needs(self, operator: Operator) -> int:
+        """The logits of a chunk in fp32, made from or turned into those of another type; of a gradient its products."""
+        x = operator.inputs[0]
+        dtype = self._values[x].dtype
+        tokens = self.elements(operator.inputs[1])
+        width = self.elements(x) // tokens
+        rows = self._weight_elements(operator) // width
+        at_once = min(operator.at_once, tokens)
+        logits = at_once * rows
+        other = 0 if dtype == "fp32" else logits * BYTES_OF[dtype]
+        needs = logits * _FP32 + other
+        if operator.kind is OperatorKind.HEAD_SUMS_GRAD:
+            products = max(at_once, gradient_rows(rows)) * width * BYTES_OF[dtype]
+            needs = max(needs, (other or logits * _FP32) + products)
+        return needs + self._in_type(operator, dtype)
 
     # Communication.
 

@@ -120,15 +120,20 @@ class _BlockMemory:
             tally.add("working" if is_again else "activations", _saved(operator), needs.saved)
             tally.drop(name for name in turn.dead if name not in block.kept)
         kept = [
-            *block.kept,
+            *(name for name in block.kept if name not in block.offloaded),
             *(_saved(operator) for operator in block.forward if _tape(operator) not in self._recomputed),
         ]
         return _Pass(most=tally.most, stays=sum(tally.size(name) for name in kept))
 
     def _backward(self, recompute: Sequence[Turn], backward: Sequence[Turn]) -> _Pass:
-        """What a forward pass has kept lives already; what its gradients use up counts as less than nothing."""
+        """What a forward pass has kept lives already; what its gradients use up counts as less than nothing.
+
+        What has waited in host memory is fetched when it begins.
+        """
         block, count = self._block, self._count
         tally = _Tally()
+        for name in block.offloaded:
+            tally.add("working", name, count.size(name))
         if block.result:
             tally.add("working", "grad:out", count.size("grad:out"))
         self._gather(tally)
@@ -334,7 +339,7 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
             tally.add(
                 "working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name)
             )
-        scratch = count.of(replace(operator, inputs=held)).scratch
+        scratch = count.of(replace(operator, inputs=held)).scratch + _fetched(plan, operator)
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")
         if is_sent:
@@ -342,6 +347,13 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
         tally.drop(turn.dead)
     most = tally.most
     return replace(base, working=base.working + most.working, buffers=most.buffers)
+
+
+def _fetched(plan: Plan, operator: Operator) -> int:
+    """States that wait in host memory, while the optimizer works on them; those of an outer optimizer among them."""
+    if operator.kind is not OperatorKind.UPDATE:
+        return 0
+    return plan.parameters[operator.parameters[0]].waiting_bytes(Table.STATES, plan.axis_sizes)
 
 
 _OF_SOME = frozenset({OperatorKind.SUM, OperatorKind.NORM_SQUARE})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from trimtab.policy import Budget, Limits, Seating
+from trimtab.policy import Limits, Seating
 from trimtab.policy.codec import from_json, kinds_of, to_json
 from trimtab.terms import OnLoss
 
@@ -126,7 +126,7 @@ def launch_from_json(document: Mapping[str, object]) -> Launch:
 
     Raises: CodecError if it is of another version.
     """
-    launch: Launch = from_json(document, kinds_of(Launch, Limits, Budget, Seating))
+    launch: Launch = from_json(document, kinds_of(Launch))
     token_file = None if launch.token_file is None else Path(launch.token_file)
     return replace(launch, folder=Path(launch.folder), token_file=token_file)
 

@@ -30,6 +30,10 @@ class EventKind(StrEnum):
     HOST = "host"
     """host, name of its agent's process, address, devices [id] of it; offset_ns: what must be added to times of its monotonic clock, in the
     journals and clock files of its ranks. Times in this journal are of the coordinator's clock."""
+    COORDINATOR = "coordinator"
+    """epoch, pid: another coordinator goes on from here, in this epoch."""
+    DECIDED = "decided"
+    """What happened and what was ordered then: what another coordinator goes on from. The account leaves it out."""
     SPAWNED = "spawned"
     """device, rank, incarnation, pid. t_ns is taken before the fork, so that the process is never older."""
     HELLO = "hello"
@@ -62,6 +66,9 @@ class EventKind(StrEnum):
     completed, in order, the same name for the same collective on every rank; shares [computed here], reused
     [kept from an earlier attempt], recovered [those of shares that were a lost peer's]; tokens (computed positions), targets (those that count for the loss),
     sent_bytes (payload; 0 in journals of earlier releases) and flops (model FLOPs of all computed positions; no recompute)."""
+    MEMORY = "memory"
+    """Once, when the last step is committed: device (its kind) and peak_bytes, the most that the rank's process has held
+    on it: tensors by the allocator's count, on a CPU resident memory with everything else."""
     ABORTED = "aborted"
     """As step: an attempt at a step that this rank gave up. What of it is lost follows from what is computed
     again."""

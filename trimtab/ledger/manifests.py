@@ -1,45 +1,48 @@
-"""The manifest of a checkpoint: what a whole one holds, and which folders of a run are whole.
+"""The manifest of a checkpoint: what a whole one holds.
 
 A checkpoint is a folder ``step-<N>`` with ``model.safetensors`` (fp32 master weights under their logical
 names), ``optimizer.safetensors`` (``<part>/<name>``) and ``manifest.json``, which is written last. Where ranks hold
 pieces, each has files of its own, ``model-<rank>.safetensors`` and ``optimizer-<rank>.safetensors``, with boxes of
-tensors: ``<name>[0:8,16:32]``. A folder under any other name, such as ``step-<N>.tmp-<pid>``, never counts as a
-checkpoint.
+tensors: ``<name>[0:8,16:32]``.
 
-Text and sizes come in as values: who reads the disk passes them, so that this module needs neither paths
-nor tensors.
+Text comes in as a value: who reads the disk passes it, so that this module needs neither paths nor tensors.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from trimtab.terms import RunError
 
 FORMAT_NAME = "trimtab-checkpoint"
-FORMAT_MAJOR = 2
+FORMAT_MAJOR = 3
 """A reader refuses a newer major version: the meaning of a field has changed.
 
-2: a part may stand in the files of several ranks, in boxes. What stands whole in two files is still written as 1.0.
+2: a part may stand in the files of several ranks, in boxes.
+3: a file has digests of its chunks, and its own is made of them; a signature covers all that the manifest says.
 """
 FORMAT_MINOR = 0
 """Grows when an optional field with a default is added; a reader accepts every minor version."""
-WHOLE_VERSION = (1, 0)
+VERSION = (FORMAT_MAJOR, FORMAT_MINOR)
+_CHUNKED = 3
+"""Major version from which files have chunks."""
 
 MANIFEST_NAME = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
+SIGNATURE_ALGORITHM = "hmac-sha256"
+CIPHER_ALGORITHM = "aes-256-gcm"
 PARAMETERS = "parameters"
 """The part that holds the master weights; every other part is optimizer state."""
 
-_STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_UNFINISHED_FOLDER = re.compile(r"step-(0|[1-9][0-9]{0,17})\.tmp-([0-9]{1,10})(?:\.gone)?")
+_SEALED_OTHERWISE = ("files", "digest", "signature")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _RANK_FILE = re.compile(r"(model|optimizer)-(?:0|[1-9][0-9]{0,8})\.(safetensors)")
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
+_WRAPPED = re.compile(r"[0-9a-f]{120}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _Value = TypeVar("_Value")
@@ -50,6 +53,8 @@ class CheckpointError(RunError):
 
     CheckpointError
     ├── UnsupportedFormatError   another major version of the format
+    ├── SignatureError           not signed by the run that reads it (``runtime.checkpoint.errors``)
+    ├── EncryptionError          encrypted with a key that is not given (``runtime.checkpoint.errors``)
     └── StateMismatchError       whole, but of another model (``runtime.checkpoint.errors``)
     """
 
@@ -59,13 +64,48 @@ class UnsupportedFormatError(CheckpointError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Chunks:
+    """The pieces of a file that are checked one by one: its header, then pieces of one size."""
+
+    head_bytes: int
+    chunk_bytes: int
+    sha256: tuple[str, ...]
+    """Of each, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cipher:
+    """How a file is encrypted."""
+
+    algorithm: str
+    key: str
+    """Name of the project's key."""
+    wrapped: str
+    """The file's own key, encrypted with that, in hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
     """One file of a checkpoint."""
 
     name: str
     size_bytes: int
+    """As stored."""
     sha256: str
-    """Of the whole file, in hexadecimal."""
+    """In hexadecimal: over the digests of its chunks, or, before format 3, over the whole file."""
+    chunks: Chunks | None = None
+    """None before format 3."""
+    cipher: Cipher | None = None
+    """None if it is plain."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """The mark of a key on a manifest."""
+
+    key: str
+    """The key's name."""
+    value: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,53 +132,19 @@ class Manifest:
     """What resumes a run besides tensors: lr schedule, seeds, data position, and so on. JSON values."""
     written_by: str = ""
     """Version of Trimtab that wrote the checkpoint; empty when not recorded."""
-    version: tuple[int, int] = WHOLE_VERSION
+    version: tuple[int, int] = VERSION
+    run: str = ""
+    """Which run it is of; empty when not recorded."""
+    folder: str = ""
+    """In which the files stand, inside the checkpoint; empty: beside the manifest."""
+    signature: Signature | None = None
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What the signature is on: the manifest as it was read."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all files together, without the manifest."""
         return sum(entry.size_bytes for entry in self.files)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundCheckpoint:
-    """A folder that is, or was to become, a checkpoint."""
-
-    step: int
-    name: str
-    manifest: Manifest | None = None
-    error: CheckpointError | None = None
-    """Why the folder does not count as a checkpoint; None if it is complete."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Every file is there with its size. Contents are not read: that is ``verify``'s work."""
-        return self.error is None
-
-
-def folder_name(step: int) -> str:
-    """The name of the folder that holds the checkpoint of a step."""
-    return f"step-{step}"
-
-
-def step_of(name: str) -> int | None:
-    """The step of a folder named as a checkpoint, or None.
-
-    >>> step_of("step-1000"), step_of("step-1000.tmp-77"), step_of("step-007")
-    (1000, None, None)
-    """
-    match = _STEP_FOLDER.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def writer_of(name: str) -> int | None:
-    """The process that left a save or a removal unfinished under this name, or None for any other name.
-
-    >>> writer_of("step-20.tmp-77"), writer_of("step-20.tmp-77.gone"), writer_of("step-20")
-    (77, 77, None)
-    """
-    match = _UNFINISHED_FOLDER.fullmatch(name)
-    return int(match[2]) if match else None
 
 
 def rank_file(file: str, rank: int) -> str:
@@ -170,6 +176,11 @@ def is_plain_file_name(name: str) -> bool:
     return _FILE_NAME.fullmatch(name) is not None
 
 
+def stored_path(manifest: Manifest, file: str) -> str:
+    """Where a file stands inside its checkpoint."""
+    return f"{manifest.folder}/{file}" if manifest.folder else file
+
+
 def parse_json(text: str, source: str) -> Any:
     """Strict JSON: no NaN or infinity, no key twice, no nesting without end.
 
@@ -196,9 +207,10 @@ def parse_manifest(text: str, source: str) -> Manifest:
     if reader.take("format", str) != FORMAT_NAME:
         raise reader.error(f"format is {document['format']!r}, expected {FORMAT_NAME!r}")
     version = _parse_version(reader)
+    is_chunked = version[0] >= _CHUNKED
     if reader.take("digest", str) != seal(document)["digest"]:
         raise reader.error("damaged: its digest does not fit what it says")
-    files = tuple(_parse_file(entry) for entry in reader.take_items("files"))
+    files = tuple(_parse_file(entry, is_chunked=is_chunked) for entry in reader.take_items("files"))
     manifest = Manifest(
         step=reader.take_count("step"),
         files=files,
@@ -208,6 +220,10 @@ def parse_manifest(text: str, source: str) -> Manifest:
         extra=reader.take("extra", dict),
         written_by=reader.take("written_by", str, default=""),
         version=version,
+        run=reader.take("run", str, default=""),
+        folder=_parse_folder(reader),
+        signature=_parse_signature(reader),
+        document=document,
     )
     for kind, names in (
         ("file", [(f.name,) for f in manifest.files]),
@@ -220,46 +236,28 @@ def parse_manifest(text: str, source: str) -> Manifest:
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
     """The manifest as JSON values, sealed, in the order in which they are written."""
-    return seal(
-        {
-            "format": FORMAT_NAME,
-            "version": "{}.{}".format(*manifest.version),
-            "written_by": manifest.written_by,
-            "step": manifest.step,
-            "files": [_as_document(entry) for entry in manifest.files],
-            "parts": [_as_document(part) for part in manifest.parts],
-            "extra": dict(manifest.extra),
-        }
-    )
+    document = {
+        "format": FORMAT_NAME,
+        "version": "{}.{}".format(*manifest.version),
+        "written_by": manifest.written_by,
+        "run": manifest.run,
+        "step": manifest.step,
+        "files": [_as_document(entry) for entry in manifest.files],
+        "parts": [_as_document(part) for part in manifest.parts],
+        "extra": dict(manifest.extra),
+    }
+    return seal(document | {"folder": manifest.folder} if manifest.folder else document)
 
 
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the digest that makes a flipped bit in it show.
+    """The document with the digest that makes a flipped bit in it show, whether or not somebody has the key.
 
     The files' own entries are left out: who writes them fills them in last, and each is checked against its
-    file anyway. Fields that this version does not know are covered too.
+    file anyway. Fields that this version does not know are covered too. The signature covers all.
     """
-    covered = {name: value for name, value in document.items() if name not in ("files", "digest")}
+    covered = {name: value for name, value in document.items() if name not in _SEALED_OTHERWISE}
     text = json.dumps(covered, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return {**document, "digest": hashlib.sha256(text.encode()).hexdigest()}
-
-
-def list_checkpoints(
-    names: Iterable[str], *, read: Callable[[str], str], size: Callable[[str], int]
-) -> tuple[FoundCheckpoint, ...]:
-    """The checkpoints of a folder in order of step, unfinished and torn ones included, each with its error.
-
-    Args:
-        names: Entries of the folder ``checkpoints``, in any order; unrelated ones are passed over.
-        read: Text of a file, given ``step-20/manifest.json``. Raises OSError if it cannot.
-        size: Bytes of a file, given ``step-20/model.safetensors``. Raises OSError if it cannot.
-    """
-    found = [
-        _look_at(name, step, read, size) if step_of(name) is not None else _unfinished(name, step)
-        for name in names
-        if (step := _step_of_any(name)) is not None
-    ]
-    return tuple(sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.name)))
 
 
 def _refuse_constant(name: str) -> None:
@@ -302,6 +300,12 @@ class _Reader:
             raise self.error(f"{name!r} must not be negative, found {value}")
         return value
 
+    def has(self, name: str) -> bool:
+        return name in self._document
+
+    def take_object(self, name: str) -> "_Reader":
+        return _Reader(self._source, name, self.take(name, dict))
+
     def take_items(self, name: str) -> list["_Reader"]:
         items = self.take(name, list)
         return [_Reader(self._source, f"{name}[{i}]", item) for i, item in enumerate(items)]
@@ -317,22 +321,69 @@ def _parse_version(reader: _Reader) -> tuple[int, int]:
     if match is None:
         raise reader.error(f"version {text!r} is not of the form major.minor")
     major, minor = int(match[1]), int(match[2])
-    if not WHOLE_VERSION[0] <= major <= FORMAT_MAJOR:
+    if not 1 <= major <= FORMAT_MAJOR:
         raise UnsupportedFormatError(
-            str(reader.error(f"format version {text}; this Trimtab reads 1.x and {FORMAT_MAJOR}.x"))
+            str(reader.error(f"format version {text}; this Trimtab reads 1.x to {FORMAT_MAJOR}.x"))
             + ("; install a newer Trimtab to use it" if major > FORMAT_MAJOR else "")
         )
     return major, minor
 
 
-def _parse_file(reader: _Reader) -> FileEntry:
+def _parse_file(reader: _Reader, *, is_chunked: bool) -> FileEntry:
     name = reader.take("name", str)
     if not is_plain_file_name(name):
         raise reader.error(f"file name {name!r} could lead outside the checkpoint")
-    sha256 = reader.take("sha256", str)
-    if not _SHA256.fullmatch(sha256):
-        raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {sha256!r}")
-    return FileEntry(name=name, size_bytes=reader.take_count("size_bytes"), sha256=sha256)
+    return FileEntry(
+        name=name,
+        sha256=_checked_digest(reader.take("sha256", str), name, reader),
+        size_bytes=reader.take_count("size_bytes"),
+        chunks=_parse_chunks(name, reader.take_object("chunks")) if is_chunked else None,
+        cipher=_parse_cipher(reader.take_object("cipher")) if reader.has("cipher") else None,
+    )
+
+
+def _parse_chunks(name: str, reader: _Reader) -> Chunks:
+    chunks = Chunks(
+        head_bytes=reader.take_count("head_bytes"),
+        chunk_bytes=reader.take_count("chunk_bytes"),
+        sha256=tuple(_checked_digest(found, name, reader) for found in reader.take("sha256", list)),
+    )
+    if not chunks.chunk_bytes:
+        raise reader.error(f"chunks of {name} have no size")
+    return chunks
+
+
+def _parse_cipher(reader: _Reader) -> Cipher:
+    algorithm = reader.take("algorithm", str)
+    if algorithm != CIPHER_ALGORITHM:
+        raise reader.error(f"algorithm is {algorithm!r}, expected {CIPHER_ALGORITHM!r}")
+    wrapped = reader.take("wrapped", str)
+    if not _WRAPPED.fullmatch(wrapped):
+        raise reader.error(f"wrapped key is not 120 hexadecimal digits: {wrapped!r}")
+    return Cipher(algorithm=algorithm, key=reader.take("key", str), wrapped=wrapped)
+
+
+def _checked_digest(found: object, name: str, reader: _Reader) -> str:
+    if not isinstance(found, str) or not _SHA256.fullmatch(found):
+        raise reader.error(f"sha256 of {name} is not 64 hexadecimal digits: {found!r}")
+    return found
+
+
+def _parse_folder(reader: _Reader) -> str:
+    folder = reader.take("folder", str, default="")
+    if folder and not is_plain_file_name(folder):
+        raise reader.error(f"folder {folder!r} could lead outside the checkpoint")
+    return folder
+
+
+def _parse_signature(reader: _Reader) -> Signature | None:
+    if not reader.has("signature"):
+        return None
+    found = reader.take_object("signature")
+    algorithm = found.take("algorithm", str)
+    if algorithm != SIGNATURE_ALGORITHM:
+        raise found.error(f"algorithm is {algorithm!r}, expected {SIGNATURE_ALGORITHM!r}")
+    return Signature(key=found.take("key", str), value=_checked_digest(found.take("value", str), "it", found))
 
 
 def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
@@ -348,38 +399,4 @@ def _parse_part(reader: _Reader, file_names: set[str]) -> Part:
 
 
 def _as_document(entry: FileEntry | Part) -> dict[str, Any]:
-    return {item.name: getattr(entry, item.name) for item in fields(entry)}
-
-
-def _step_of_any(name: str) -> int | None:
-    match = _STEP_FOLDER.fullmatch(name) or _UNFINISHED_FOLDER.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def _unfinished(name: str, step: int) -> FoundCheckpoint:
-    return FoundCheckpoint(step=step, name=name, error=CheckpointError(f"{name}: the save did not finish"))
-
-
-def _look_at(name: str, step: int, read: Callable[[str], str], size: Callable[[str], int]) -> FoundCheckpoint:
-    source = f"{name}/{MANIFEST_NAME}"
-    try:
-        manifest = parse_manifest(read(source), source)
-        _check_sizes(name, step, manifest, size)
-    except OSError as error:
-        failure = CheckpointError(f"{source}: {error.strerror}")
-        return FoundCheckpoint(step=step, name=name, error=failure)
-    except CheckpointError as error:
-        return FoundCheckpoint(step=step, name=name, error=error)
-    return FoundCheckpoint(step=step, name=name, manifest=manifest)
-
-
-def _check_sizes(name: str, step: int, manifest: Manifest, size: Callable[[str], int]) -> None:
-    if manifest.step != step:
-        raise CheckpointError(f"{name}/{MANIFEST_NAME}: it is of step {manifest.step}")
-    for entry in manifest.files:
-        try:
-            found = size(f"{name}/{entry.name}")
-        except OSError as error:
-            raise CheckpointError(f"{name}/{entry.name}: {error.strerror}") from error
-        if found != entry.size_bytes:
-            raise CheckpointError(f"{name}/{entry.name}: {found} bytes, expected {entry.size_bytes}")
+    return {name: value for name, value in asdict(entry).items() if value is not None}

@@ -11,9 +11,9 @@ from typing import Any
 
 from trimtab.ledger.accounts import DeviceTime, Entry, Label, account, layer_of
 from trimtab.ledger.attempts import Attempt, attempts_of
+from trimtab.ledger.checkpoint_folders import FoundCheckpoint
 from trimtab.ledger.events import EventKind, Incarnation, Lap, RunRecords, laps_of
 from trimtab.ledger.journal import Event
-from trimtab.ledger.manifests import FoundCheckpoint
 from trimtab.ledger.recoveries import Recovery, recoveries_of
 from trimtab.ledger.series import Metric, Point, default_series
 from trimtab.terms import Clock, Column, ColumnType, LedgerClass, Relation, Schema

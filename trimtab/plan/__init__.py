@@ -10,6 +10,7 @@ from trimtab.plan.layout import (
     network_of,
     piece_elements,
     plan_layout,
+    trains_as_replicas,
 )
 from trimtab.plan.tables import BYTES_OF, COLUMNS, Row, Table, rows_of
 
@@ -28,4 +29,5 @@ __all__ = [
     "piece_elements",
     "plan_layout",
     "rows_of",
+    "trains_as_replicas",
 ]

@@ -77,7 +77,7 @@ class Backward:
         if rule is None:  # The maximum and the sums of the vocabulary: the loss takes their gradient along.
             return
         gradient = None
-        if operator.kind is not OperatorKind.LOSS:
+        if operator.kind not in _FIRST:
             out = operator.outputs[0]
             gradient = self._gathered(out, dual(self._builder.values[out].placements))
             if gradient is None:
@@ -168,20 +168,22 @@ class Backward:
 
     def _linear(self, operator: Operator, gradient: str) -> None:
         (x,) = operator.inputs
-        weight, *bias = operator.parameters
-        weight_dims, _, matrix = self._context.parameters[weight]
-        found = dual(self._placements(x))
-        for axis, placement in matrix:
-            if placement.dim == weight_dims[-2]:
-                found = found.put(axis, PARTIAL)
-        outputs = [self._part(x, found), self._parameter_gradient(weight, x)]
-        outputs += [self._parameter_gradient(name, x) for name in bias]
+        outputs = self._of_product(x, operator.parameters)
         kind = (
             OperatorKind.EXPERT_LINEAR_GRAD
             if operator.kind is OperatorKind.EXPERT_LINEAR
             else OperatorKind.LINEAR_GRAD
         )
         self._builder.add(kind, [gradient, x], outputs, COMPUTED, parameters=operator.parameters)
+
+    def _of_product(self, x: str, parameters: Sequence[str]) -> list[str]:
+        """Gradients of a product's input, matrix and bias."""
+        weight_dims, _, matrix = self._context.parameters[parameters[0]]
+        found = dual(self._placements(x))
+        for axis, placement in matrix:
+            if placement.dim == weight_dims[-2]:
+                found = found.put(axis, PARTIAL)
+        return [self._part(x, found), *(self._parameter_gradient(name, x) for name in parameters)]
 
     def _bias(self, operator: Operator, gradient: str) -> None:
         (x,) = operator.inputs
@@ -247,6 +249,18 @@ class Backward:
         outputs = [self._part(experts, for_experts), self._part(gates, for_gates)]
         self._builder.add(OperatorKind.COMBINE_GRAD, [gradient, experts, gates], outputs, COMPUTED)
 
+    def _head_sums(self, operator: Operator, _: str) -> None:
+        x = operator.inputs[0]
+        (loss,) = (found for found in self._forward if found.kind is OperatorKind.LOSS_OF_SUMS)
+        self._builder.add(
+            OperatorKind.HEAD_SUMS_GRAD,
+            [x, *loss.inputs],
+            self._of_product(x, operator.parameters),
+            COMPUTED,
+            parameters=operator.parameters,
+            at_once=operator.at_once,
+        )
+
     def _loss(self, operator: Operator, _: str) -> None:
         logits = operator.inputs[0]
         outputs = [self._part(logits, self._placements(logits))]
@@ -269,4 +283,8 @@ _RULES: Mapping[OperatorKind, Callable[[Backward, Operator, str], None]] = {
     OperatorKind.DISPATCH: Backward._dispatch,
     OperatorKind.COMBINE: Backward._combine,
     OperatorKind.LOSS: Backward._loss,
+    OperatorKind.HEAD_SUMS: Backward._head_sums,
 }
+
+_FIRST = (OperatorKind.LOSS, OperatorKind.HEAD_SUMS)
+"""Operators that no gradient comes to: the backward pass begins with theirs."""

@@ -57,8 +57,12 @@ class BlockBuilder:
         parameters: Sequence[str] = (),
         transfer: Transfer | None = None,
         call: int = 0,
+        at_once: int = 0,
     ) -> None:
-        """An operator that computes; with a transfer if it sends while it does, with a call if it draws."""
+        """An operator that computes; with a transfer if it sends while it does, with a call if it draws.
+
+        With tokens at once if it makes logits of some at a time.
+        """
         self.operators.append(
             Operator(
                 kind=kind,
@@ -68,6 +72,7 @@ class BlockBuilder:
                 because=because,
                 transfer=transfer,
                 call=call,
+                at_once=at_once,
             )
         )
 

@@ -8,6 +8,7 @@ from trimtab.plan.backward import Backward
 from trimtab.plan.block_builder import BlockBuilder, base_name
 from trimtab.plan.bound import Bound
 from trimtab.plan.forward import COMPUTED, BlockContext, Forward
+from trimtab.plan.lifetimes import loss_tokens
 from trimtab.plan.physical import EMBEDDING, HEAD, Work
 from trimtab.plan.placements import PlacementKind, Placements, split
 from trimtab.plan.program import Because, Block, Operator, OperatorKind, Parameter
@@ -215,7 +216,30 @@ class _Blocks:
             attention={axis: decision.value for axis, decision in self._bound.attention.items()},
             reasons=self._reasons,
             sizes=dict(self._bound.mesh.axes),
+            logits_at_once=self._logits_at_once(),
         )
+
+    def _logits_at_once(self) -> int:
+        """Tokens of a rank whose logits exist at once, where these are computed again; 0 where they are whole.
+
+        A constant of the run: no number of ranks has a part in it.
+
+        Raises: StrategyError if the matrix is cut along its inputs: ranks have summands of logits, which are added whole.
+        """
+        line = self._bound.recomputed.get("logits")
+        if line is None:
+            return 0
+        matrix = self._parameters[self._head_matrix()]
+        for axis, placement in matrix.computed:
+            if placement.dim == matrix.dims[-1]:
+                problem = Problem(
+                    span=line,
+                    message=f"logits are made anew some tokens at a time; with {matrix.name!r} split along "
+                    f"{placement.dim} over {axis!r} each rank has a summand of them, and these are added whole",
+                    hint="Split vocab instead, or leave them out: WHERE name <> 'logits'.",
+                )
+                raise StrategyError([problem], self._program.documents)
+        return loss_tokens(self._work.microbatch * self._work.sequence, self._training.network.vocab)
 
     def _dtype(self, layers: tuple[int, ...]) -> str:
         decided = self._bound.computed.get(layers[0]) if layers else None

@@ -124,6 +124,7 @@ def _operator(operator: Operator) -> dict[str, Any]:
         "cuts": list(operator.cuts),
         "every": operator.every,
         "call": operator.call,
+        "at_once": operator.at_once,
         "variants": [[list(groups), _transfer(transfer)] for groups, transfer in operator.variants],
     }
 

@@ -14,6 +14,7 @@ from trimtab.plan.block_builder import BlockBuilder
 from trimtab.plan.placements import (
     PARTIAL,
     REPLICATED,
+    VARYING,
     Placement,
     PlacementKind,
     Placements,
@@ -39,6 +40,7 @@ class BlockContext:
         attention: By axis that cuts the sequence of attention: ulysses, allgather, ring.
         reasons: By axis and dim (or None), the statement behind a cut.
         sizes: Of the axes.
+        logits_at_once: Tokens of a rank whose logits exist at once; 0 for all of a microbatch.
     """
 
     network: Network
@@ -49,6 +51,7 @@ class BlockContext:
     attention: Mapping[str, str]
     reasons: Mapping[tuple[str, str | None], Because]
     sizes: Mapping[str, int]
+    logits_at_once: int = 0
 
     def why(self, step: Step) -> Because:
         """The statement behind a change of layout."""
@@ -139,19 +142,69 @@ class Forward:
         builder = self.builder
         builder.value("in", _RESIDUAL, self._shape(_RESIDUAL), arriving)
         normed = self._norm("in", "final_norm")
-        logits = self._linear(normed, matrix, "logits", ("batch", "sequence", "vocab"))
+        if self.context.logits_at_once:
+            self._head_in_chunks(normed, matrix)
+            return
+        logits = self._linear(normed, matrix, "logits", _LOGITS)
         placements = builder.values[logits].placements
-        data = Placements(tuple(item for item in placements if item[1].dim in DATA_DIMS))
-        builder.value("targets", ("batch", "sequence"), self._shape(("batch", "sequence")), data, "int64")
+        data = self._targets(placements)
         inputs = [logits, "targets"]
         vocab_axes = placements.axes_cutting("vocab")
         if vocab_axes:
             inputs += self._vocabulary_sums(logits, data, vocab_axes)
+        self._loss(OperatorKind.LOSS, inputs, data)
+
+    def _head_in_chunks(self, normed: str, matrix: str) -> None:
+        """The loss without logits that are whole: of some tokens after the others, what the loss needs of them.
+
+        Logits would lie as their matrix does; nothing of them is moved.
+        """
+        builder, context = self.builder, self.context
+        x, found = self._met(normed, matrix, "logits", _LOGITS)
+        data = self._targets(found)
+        axes = found.axes_cutting("vocab")
+        highest, sums = self._sums_values(found)
+        builder.add(
+            OperatorKind.HEAD_SUMS,
+            [x, "targets"],
+            [highest, sums],
+            COMPUTED,
+            parameters=[matrix],
+            at_once=context.logits_at_once,
+        )
+        if axes:
+            highest_of_all = builder.laid_out(highest, data, context.why)
+            builder.use_maximum()
+            summands = builder.like("vocab_sums", sums, builder.values[highest].placements)
+            builder.add(OperatorKind.RESCALE, [sums, highest, highest_of_all], [summands], COMPUTED)
+            highest, sums = highest_of_all, builder.laid_out(summands, data, context.why)
+        self._loss(OperatorKind.LOSS_OF_SUMS, ["targets", highest, sums], data)
+
+    def _sums_values(self, logits: Placements) -> tuple[str, str]:
+        """The maximum over the own part of the vocabulary, and sums that only their own maximum makes sense of."""
+        name = "vocab_sums.own" if logits.axes_cutting("vocab") else "vocab_sums"
+        highest = apart = Placements()
+        for axis, placement in logits:
+            is_cut = placement.dim == "vocab"
+            highest = highest.put(axis, PARTIAL if is_cut else placement)
+            apart = apart.put(axis, VARYING if is_cut else placement)
+        return (
+            self.builder.value("vocab_max", _TOKENS, self._shape(_TOKENS), highest, "fp32"),
+            self.builder.value(name, _SUMS, (*self._shape(_TOKENS), 2), apart, "fp32"),
+        )
+
+    def _targets(self, logits: Placements) -> Placements:
+        """Targets, where ranks have the logits of their tokens; how both are cut along samples and tokens."""
+        data = Placements(tuple(item for item in logits if item[1].dim in DATA_DIMS))
+        self.builder.value("targets", _TOKENS, self._shape(_TOKENS), data, "int64")
+        return data
+
+    def _loss(self, kind: OperatorKind, inputs: Sequence[str], data: Placements) -> None:
         loss = data
         for axis, _ in data:
             loss = loss.put(axis, PARTIAL)
-        builder.value("loss", (), (), loss, "fp32")
-        builder.add(OperatorKind.LOSS, inputs, ["loss"], COMPUTED)
+        self.builder.value("loss", (), (), loss, "fp32")
+        self.builder.add(kind, inputs, ["loss"], COMPUTED)
 
     def _vocabulary_sums(self, logits: str, data: Placements, axes: Sequence[str]) -> list[str]:
         """Over the whole vocabulary, per token: the maximum, then the sum of exponentials and the target's logit."""
@@ -159,13 +212,11 @@ class Forward:
         partial = data
         for axis in axes:
             partial = partial.put(axis, PARTIAL)
-        tokens = ("batch", "sequence")
-        builder.value("vocab_max", tokens, self._shape(tokens), partial, "fp32")
+        builder.value("vocab_max", _TOKENS, self._shape(_TOKENS), partial, "fp32")
         builder.add(OperatorKind.VOCAB_MAX, [logits], ["vocab_max"], COMPUTED)
         highest = builder.laid_out("vocab_max", data, self.context.why)
         builder.use_maximum()
-        sums = ("batch", "sequence", "sums")
-        builder.value("vocab_sums", sums, (*self._shape(tokens), 2), partial, "fp32")
+        builder.value("vocab_sums", _SUMS, (*self._shape(_TOKENS), 2), partial, "fp32")
         builder.add(OperatorKind.VOCAB_SUMS, [logits, "targets", highest], ["vocab_sums"], COMPUTED)
         return [highest, builder.laid_out("vocab_sums", data, self.context.why)]
 
@@ -315,18 +366,8 @@ class Forward:
             is_summand: Whether the output is added to the residual stream (or combined) and not the row itself.
         """
         builder, context = self.builder, self.context
-        weight_dims = context.parameters[weight][0]
-        out_dim, in_dim = weight_dims[-2:]
-        matrix = self._parameter(weight)
+        laid, found = self._met(x, weight, row, dims)
         target = context.activations[row]
-        wanted = builder.values[x].placements
-        for axis in _axes_of(wanted, target, matrix):
-            wanted = wanted.put(axis, _input_placement(matrix.on(axis), target.on(axis), in_dim, dims))
-        laid = builder.laid_out(x, wanted, context.why)
-        found = wanted
-        for axis, placement in matrix:
-            if placement.dim != "experts":
-                found = found.put(axis, placement if placement.dim == out_dim else PARTIAL)
         bias = weight.removesuffix("weight") + "bias"
         has_bias = bias in context.parameters
         adds_later = has_bias and bool(found.axes_of(PlacementKind.PARTIAL))
@@ -347,6 +388,22 @@ class Forward:
             builder.add(OperatorKind.ADD_BIAS, [name], [with_bias], COMPUTED, parameters=[bias])
             name = with_bias
         return name
+
+    def _met(self, x: str, weight: str, row: str, dims: tuple[str, ...]) -> tuple[str, Placements]:
+        """The input of a matrix product where its matrix meets it, and how the product then lies."""
+        builder, context = self.builder, self.context
+        out_dim, in_dim = context.parameters[weight][0][-2:]
+        matrix = self._parameter(weight)
+        target = context.activations[row]
+        wanted = builder.values[x].placements
+        for axis in _axes_of(wanted, target, matrix):
+            wanted = wanted.put(axis, _input_placement(matrix.on(axis), target.on(axis), in_dim, dims))
+        laid = builder.laid_out(x, wanted, context.why)
+        found = wanted
+        for axis, placement in matrix:
+            if placement.dim != "experts":
+                found = found.put(axis, placement if placement.dim == out_dim else PARTIAL)
+        return laid, found
 
     def _dropped(self, x: str, name: str, *, call: int = 0) -> str:
         """A value with some elements zeroed, where the network drops any."""
@@ -373,6 +430,9 @@ class Forward:
         return tuple(self.context.size(dim) for dim in dims)
 
 
+_TOKENS = ("batch", "sequence")
+_SUMS = ("batch", "sequence", "sums")
+_LOGITS = ("batch", "sequence", "vocab")
 _RESIDUAL = ("batch", "sequence", "embed")
 _QUERIES = ("batch", "sequence", "heads")
 _KEYS = ("batch", "sequence", "kv_heads")

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from trimtab.catalog import Network, NetworkError, changed_network, network
 from trimtab.spec import Job, Layout, Program, TrainedTokenizer
-from trimtab.spec.language import MeshStatement, ReduceStatement, SplitStatement, is_batch_split
+from trimtab.spec.language import (
+    MeshStatement,
+    ReduceStatement,
+    SplitStatement,
+    is_batch_split,
+    is_replicated,
+)
 
 ALIGNMENT = 16
 """Elements: every tensor starts at a multiple of it in a flat vector, and so does every piece of one."""
@@ -143,6 +149,15 @@ def network_of(job: Job) -> Network | None:
             f"set model.vocab: {tokens}"
         )
     return model
+
+
+def trains_as_replicas(job: Job, program: Program) -> bool:
+    """Whether each rank trains the whole model by its module, and ranks differ in their samples only.
+
+    Else the run is carried out by its plan. A network with experts always is: no module computes them.
+    """
+    network = network_of(job)
+    return is_replicated(program) and (network is None or not network.experts)
 
 
 def deciding_lines(program: Program, layout: Layout) -> Mapping[str, str]:

@@ -128,10 +128,20 @@ def norm_piece(elements: int) -> int:
     return max(2**16, -(-elements // 16))
 
 
-def loss_tokens(tokens: int, vocab: int) -> int:
-    """Tokens whose logits are looked at together where ranks have a part of the vocabulary each.
+def gradient_rows(rows: int) -> int:
+    """Rows of a matrix's gradient that are made and added at once, where it is added up over tokens: a sixteenth.
 
-    Everything but the logits themselves lives for so many tokens only, in fp32: a sixteenth of them, or 16384 logits.
+    >>> gradient_rows(32000), gradient_rows(67)
+    (2000, 5)
+    """
+    return -(-rows // 16)
+
+
+def loss_tokens(tokens: int, vocab: int) -> int:
+    """Tokens whose logits are looked at together where ranks have a part of the vocabulary each, or none is kept.
+
+    What is made of logits, and where none is kept logits themselves, live for so many tokens only, in fp32: a sixteenth
+    of them, or 16384 logits.
 
     >>> loss_tokens(8192, 32000), loss_tokens(32, 67), loss_tokens(4, 2**20)
     (512, 32, 1)

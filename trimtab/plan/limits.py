@@ -14,6 +14,7 @@ Source: torch 2.13 with gloo, measured; the first three raise there, the fourth 
 
 from collections.abc import Iterator
 
+from trimtab.catalog import HOST
 from trimtab.plan.bound import Bound
 from trimtab.plan.tables import Table
 from trimtab.spec import Problem
@@ -25,9 +26,6 @@ from trimtab.spec.language import (
     Program,
     ReduceStatement,
 )
-
-HOST = "CPU"
-"""The accelerator name of a device that is the host itself."""
 
 
 def limit_problems(program: Program, bound: Bound) -> Iterator[Problem]:
@@ -51,7 +49,7 @@ def _host_problems(statement: object) -> Iterator[Problem]:
     if isinstance(statement, OffloadStatement):
         yield Problem(
             span=statement.span,
-            message="the devices of this run are CPUs: host memory is where everything lies already",
+            message="a rank's device is the host's memory: there is nowhere else to put it",
             hint="Leave OFFLOAD out, or name orchestration.cluster.",
         )
     wire = statement.wire if isinstance(statement, ReduceStatement | AverageStatement) else None

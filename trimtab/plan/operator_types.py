@@ -256,6 +256,42 @@ def _loss_grad(operands: Operands) -> list[Placement] | None:
     return [operands.inputs[0]] if _loss(operands) is not None else None
 
 
+def _head_sums(operands: Operands) -> list[Placement] | None:
+    (x, targets), matrix = operands.inputs, operands.parameters[0]
+    logits = _linear(operands.given([x]))
+    if logits is None or logits == [PARTIAL]:
+        return None
+    if logits == [split("vocab")]:
+        # Each rank's sums are less its own maximum: no summands yet.
+        return [PARTIAL, VARYING] if targets == REPLICATED else None
+    return [*logits, *logits] if logits == [targets] and matrix == REPLICATED else None
+
+
+def _rescale(operands: Operands) -> list[Placement] | None:
+    sums, own, highest = operands.inputs
+    if sums == VARYING:
+        return [PARTIAL] if own == PARTIAL and highest == REPLICATED else None
+    return [sums] if sums == own == highest and sums != PARTIAL else None
+
+
+def _loss_of_sums(operands: Operands) -> list[Placement] | None:
+    first = operands.inputs[0]
+    if any(other != first for other in operands.inputs):
+        return None
+    if first == REPLICATED:
+        return [REPLICATED]
+    return [PARTIAL] if _is_data(first) else None
+
+
+def _head_sums_grad(operands: Operands) -> list[Placement] | None:
+    x, targets, *sums = operands.inputs
+    if _head_sums(operands.given([x, targets])) is None or any(found != targets for found in sums):
+        return None
+    matrix = operands.parameters[0]
+    of_input = PARTIAL if matrix.dim == operands.out_dim() else x
+    return [of_input, _parameter_gradient(matrix, x)]
+
+
 def _all_reduce(operands: Operands) -> list[Placement] | None:
     if not operands.takes_part:
         return list(operands.inputs)
@@ -338,6 +374,9 @@ RULES: Mapping[OperatorKind, Rule] = {
     OperatorKind.VOCAB_MAX: _vocabulary,
     OperatorKind.VOCAB_SUMS: _vocabulary,
     OperatorKind.LOSS: _loss,
+    OperatorKind.HEAD_SUMS: _head_sums,
+    OperatorKind.RESCALE: _rescale,
+    OperatorKind.LOSS_OF_SUMS: _loss_of_sums,
     OperatorKind.EMBED_GRAD: _embed_grad,
     OperatorKind.ADD_POSITIONS_GRAD: _add_parameter_grad,
     OperatorKind.NORM_GRAD: _norm_grad,
@@ -352,6 +391,7 @@ RULES: Mapping[OperatorKind, Rule] = {
     OperatorKind.DISPATCH_GRAD: _dispatch_grad,
     OperatorKind.COMBINE_GRAD: _combine_grad,
     OperatorKind.LOSS_GRAD: _loss_grad,
+    OperatorKind.HEAD_SUMS_GRAD: _head_sums_grad,
     OperatorKind.SUM: _add,
     OperatorKind.ACCUMULATE: _add,
     OperatorKind.ALL_REDUCE: _all_reduce,

@@ -36,6 +36,11 @@ class OperatorKind(StrEnum):
     VOCAB_MAX = "vocab_max"  # logits -> their maximum over the own part of the vocabulary
     VOCAB_SUMS = "vocab_sums"  # logits, maximum -> sum of exponentials and the target's logit
     LOSS = "loss"  # logits, targets (, maximum and sums over the vocabulary) -> sum of token losses
+    HEAD_SUMS = (
+        "head_sums"  # x, targets, matrix -> what the two above give, of logits of some tokens at a time
+    )
+    RESCALE = "rescale"  # sums less the own maximum, that, the maximum of all -> sums less the maximum of all
+    LOSS_OF_SUMS = "loss_of_sums"  # targets, maximum and sums over the vocabulary -> sum of token losses
     # Backward computation: gradients of the outputs in, gradients of inputs and parameters out.
     EMBED_GRAD = "embed_grad"
     ADD_POSITIONS_GRAD = "add_positions_grad"
@@ -51,6 +56,9 @@ class OperatorKind(StrEnum):
     EXPERT_LINEAR_GRAD = "expert_linear_grad"
     COMBINE_GRAD = "combine_grad"
     LOSS_GRAD = "loss_grad"
+    HEAD_SUMS_GRAD = (
+        "head_sums_grad"  # x, targets, maximum, sums, matrix -> gradients of x and matrix, as above
+    )
     SUM = "sum"  # values of one type, added element by element
     # Communication, and its local counterpart.
     ALL_REDUCE = "all_reduce"  # partial -> replicated
@@ -175,6 +183,7 @@ class Operator:
         variant_lines: For each variant the statement behind it.
         every: Steps from one time to the next.
         call: Of one that draws random numbers: which draw of its layer it is, counted from 0.
+        at_once: Of one that makes logits of some tokens at a time: how many; a constant of the run.
     """
 
     kind: OperatorKind
@@ -190,6 +199,7 @@ class Operator:
     variant_lines: tuple[Span | None, ...] = ()
     every: int = 1
     call: int = 0
+    at_once: int = 0
 
     def transfer_of(self, index: int) -> Transfer:
         """How the process group of an index does it, counted in order of first ranks."""
@@ -284,9 +294,20 @@ class Parameter:
         held = elements * BYTES_OF[self.dtypes[table.value]]
         if table is not Table.STATES:
             return held
-        whole = local_elements(self.dims, self.shape, self.computed, sizes)
         master = elements * BYTES_OF["fp32"] if self.has_master else 0
-        return held * self.num_states + master + whole * BYTES_OF["fp32"] * self.num_residuals
+        return held * self.num_states + master + self.residual_bytes(sizes)
+
+    def residual_bytes(self, sizes: Mapping[str, int]) -> int:
+        """What compression has left over of its gradient on one rank; it stays on the device."""
+        whole = local_elements(self.dims, self.shape, self.computed, sizes)
+        return whole * BYTES_OF["fp32"] * self.num_residuals
+
+    def waiting_bytes(self, table: Table, sizes: Mapping[str, int]) -> int:
+        """How much of ``held_bytes`` is kept in host memory."""
+        if table.value not in self.offloaded:
+            return 0
+        left = self.residual_bytes(sizes) if table is Table.STATES else 0
+        return self.held_bytes(table, sizes) - left
 
     @property
     def has_master(self) -> bool:

@@ -22,8 +22,21 @@ class CodecError(RunError):
 
 
 def kinds_of(*classes: type[Any]) -> Kinds:
-    """Classes by their names."""
-    return {each.__name__: each for each in classes}
+    """Dataclasses by their names, and those that their fields hold.
+
+    >>> from trimtab.policy.events import Declare
+    >>> sorted(kinds_of(Declare))
+    ['Declare', 'Fault']
+    """
+    found: dict[str, type[Any]] = {}
+    waiting: list[Any] = list(classes)
+    while waiting:
+        each = waiting.pop()
+        waiting += typing.get_args(each)
+        if isinstance(each, type) and is_dataclass(each) and each.__name__ not in found:
+            found[each.__name__] = each
+            waiting += typing.get_type_hints(each).values()
+    return found
 
 
 def to_json(value: Any) -> Any:

@@ -8,15 +8,17 @@ Signs of life and commits come many times a second, and no order follows from th
 a line that something does follow from, and of each rank no more than tell the same: what it does, and since when.
 """
 
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trimtab.ledger import EventKind
 from trimtab.policy import events, wire
 from trimtab.policy.codec import from_json, kinds_of, to_json
 from trimtab.policy.membership import State, decide
 
-DECIDED = "decided"
+DECIDED = EventKind.DECIDED.value
 """The kind of line that a coordinator goes on from."""
 ITSELF = -1
 """The host of what the coordinator finds out by itself."""
@@ -39,22 +41,9 @@ class Conclude:
     results: dict[str, Any]
 
 
-_EVENTS = kinds_of(
-    events.Spawned,
-    events.Received,
-    events.Exited,
-    events.Stopped,
-    events.Tick,
-    events.StopAsked,
-    events.ResizeAsked,
-    events.HostJoined,
-    events.HostLost,
-    events.Abandoned,
-    events.CoordinatorBack,
-)
-EVENT_KINDS = {**_EVENTS, **wire.KINDS}
+EVENT_KINDS = {**kinds_of(*typing.get_args(events.Event)), **wire.KINDS}
 """What may come back from a journal or a report, by name."""
-ORDER_KINDS = {**kinds_of(events.Tell, events.Kill, events.Spawn, Conclude), **wire.KINDS}
+ORDER_KINDS = {**kinds_of(*typing.get_args(events.Action), Conclude), **wire.KINDS}
 """What an agent may be told to do, by name."""
 
 AgentOrder = events.Tell | events.Kill | events.Spawn | Conclude

@@ -10,10 +10,14 @@ class Retention:
 
     newest: int = 3
     """How many of the newest complete ones, at least 1."""
+    every: int | None = None
+    """Those of steps that it divides stay for good; None: none."""
     pinned: frozenset[int] = frozenset()
     """Steps that stay whatever else holds, such as the last good one before a loss spike."""
     best: int | None = None
     """The step with the best evaluation, kept beside the newest and never instead of one."""
+    suspect: frozenset[int] = frozenset()
+    """Steps whose state may be spoilt: they push no other out. As many of them stay as of the others."""
 
     def __post_init__(self) -> None:
         assert self.newest >= 1, "a run keeps at least its newest checkpoint"
@@ -37,15 +41,18 @@ def plan_pruning(complete: Collection[int], retention: Retention) -> PruningPlan
     >>> plan_pruning([900, 1000, 8], Retention(newest=1, best=8)).remove
     (900,)
     """
-    newest = set(sorted(complete)[-retention.newest :])
+    suspect = sorted(set(complete) & retention.suspect)
+    trusted = sorted(set(complete) - retention.suspect)
     kept = {}
     for step in sorted(complete):
         reasons = [
             reason
             for reason, holds in (
-                ("newest", step in newest),
+                ("newest", step in trusted[-retention.newest :]),
+                ("suspect", step in suspect[-retention.newest :]),
                 ("pinned", step in retention.pinned),
                 ("best", step == retention.best),
+                (f"every {retention.every}", retention.every is not None and step % retention.every == 0),
             )
             if holds
         ]

@@ -11,7 +11,7 @@ from trimtab.runtime.assembly import faults_of, teller
 from trimtab.runtime.devices import device_kind, fingerprint, prepare
 from trimtab.runtime.enlisting import Enlistment
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import keeping_rules, spike_rules, step_rules
+from trimtab.runtime.job_rules import keeping_rules, keyring_of, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.random_keys import KeyedRandom
@@ -104,8 +104,8 @@ def assemble(
     )
     run_state = ReplicatedState(state, optimizer)
     keeper = Keeper(
-        folder / "checkpoints",
-        rules=keeping_rules(job, keeps_best=False, identity={}),
+        folder,
+        rules=keeping_rules(job, folder, keeps_best=False, identity={}, keys=keyring_of(job, folder)),
         is_first=ticket["rank"] == 0,
         state=run_state,
         recorder=recorder,

@@ -10,21 +10,26 @@ import torch
 from torch import Tensor
 
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster
-from trimtab.plan import network_of
+from trimtab.plan import network_of, trains_as_replicas
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.formations import Formations
+from trimtab.plan.physical import Plan
 from trimtab.plan.training import training_of
 from trimtab.policy.slowness import prior_share_s
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.places import checkpoints_of
 from trimtab.runtime.checkpoint.store import newest_complete
 from trimtab.runtime.data import Corpus, open_corpus
 from trimtab.runtime.data.cache import TOKENS_FOLDER
+from trimtab.runtime.decoder import Decoder
 from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, prepare, torch_device
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import clip_of, keeping_rules, spike_rules, step_rules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, keyring_of, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import ElasticEvaluator, ElasticRunner, ElasticSeat, SeatMaker, Snapshots, Timed
 from trimtab.runtime.lowering import Rules
@@ -40,9 +45,8 @@ from trimtab.runtime.trainer import Runner, Scorer, Trainer, TrainerRules
 from trimtab.runtime.watch import LinkWatch
 from trimtab.runtime.weights.jobs import check_job_weights
 from trimtab.runtime.weights.reading import FolderWeights, Weights
-from trimtab.spec import Injection, Job, Program, parse_strategy, resolve_mesh
+from trimtab.spec import Compile, Injection, Job, Program, parse_strategy, resolve_mesh
 from trimtab.spec.constants import rule_of
-from trimtab.spec.language import is_replicated
 from trimtab.terms import InputError, OnLoss
 
 
@@ -54,12 +58,14 @@ class Ground:
         job: With every constant resolved.
         ticket: Of the rank.
         corpus: The job's.
+        keys: What its checkpoints are signed with.
         device: Of the rank.
     """
 
     job: Job
     ticket: Mapping[str, Any]
     corpus: Corpus
+    keys: Keyring
     device: torch.device
     recorder: Recorder
     link: Link
@@ -73,7 +79,7 @@ class Ground:
 
     def weights(self) -> Weights | None:
         """What the run begins with; None for random weights, and for a run that has a checkpoint to go on from."""
-        is_begun = newest_complete(Path(self.ticket["folder"]) / "checkpoints").folder is not None
+        is_begun = newest_complete(self.root, self.keys).folder is not None
         return None if is_begun else open_job_weights(self.job)
 
     @property
@@ -93,6 +99,11 @@ class Ground:
         if None in peaks or len(set(peaks)) == 1:
             return {}
         return prior_share_s([peak for peak in peaks if peak is not None])
+
+    @property
+    def root(self) -> Path | ObjectPath:
+        """Where the run's checkpoints are."""
+        return checkpoints_of(Path(self.ticket["folder"]), self.job.fault_tolerance.checkpoint.to, Path())
 
     def cluster(self) -> Cluster:
         """Where the ranks stand."""
@@ -123,6 +134,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
         job=job,
         ticket=ticket,
         corpus=open_job_corpus(job, folder, watch),
+        keys=keyring_of(job, folder),
         device=torch_device(kind, ticket["rank"]),
         recorder=recorder,
         link=link,
@@ -132,13 +144,15 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
     program = parse_strategy(job.parallelism.text, source="parallelism")
     trained = _trained(ground, program)
     keeper = Keeper(
-        folder / "checkpoints",
+        folder,
         rules=keeping_rules(
             job,
+            folder,
             keeps_best=job.fault_tolerance.checkpoint.keep_best,
             identity={"data": ground.corpus.digest},
+            keys=ground.keys,
             num_nodes=ground.num_nodes,
-            is_replicated=is_replicated(program),
+            is_replicated=trains_as_replicas(job, program),
         ),
         is_first=ticket["rank"] == 0,
         state=trained.state,
@@ -157,7 +171,7 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             spikes=spike_rules(job),
-            compare_every=step_rules(job).probe.compare_every if is_replicated(program) else 0,
+            compare_every=step_rules(job).probe.compare_every if trains_as_replicas(job, program) else 0,
             rolls_back_on_loss=_only_checkpoints(job, program),
             digest_every=job.fault_tolerance.digest_every,
             unigram_entropy=ground.corpus.held_out_entropy(),
@@ -177,12 +191,13 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
 
 def _only_checkpoints(job: Job, program: Program) -> bool:
     """Whether after a loss nothing but a checkpoint is looked at. A plan finds out what is still there."""
-    has_plan = not is_replicated(program) and network_of(job) is not None
-    return not has_plan and rule_of(job, is_replicated=is_replicated(program)) is OnLoss.ROLLBACK
+    is_replicated = trains_as_replicas(job, program)
+    has_plan = not is_replicated and network_of(job) is not None
+    return not has_plan and rule_of(job, is_replicated=is_replicated) is OnLoss.ROLLBACK
 
 
 def _trained(ground: Ground, program: Program) -> Trained:
-    if is_replicated(program):
+    if trains_as_replicas(ground.job, program):
         return replicated(ground)
     if network_of(ground.job) is None:
         return stored(ground, program)
@@ -196,6 +211,8 @@ def replicated(ground: Ground) -> Trained:
     model = build_job_model(job, corpus, keyed, weights=ground.weights())
     model.module.to(ground.device)
     state = FlatState(model.logical_parameters())
+    if job.train.compile is Compile.BLOCKS:
+        compile_blocks(model, int(job.train.microbatch), job.data.sequence, ground.device)
     optimizer = build_job_optimizer(job, state)
     runner = StepRunner(
         rules=replace(step_rules(job), prior_share_s=ground.prior_share_s()),
@@ -228,9 +245,12 @@ def laid_out(ground: Ground, program: Program) -> Trained:
     job, rank, devices = ground.job, ground.ticket["rank"], ground.job.orchestration.devices
     network = network_of(job)
     assert network is not None, "a class of the user's own has no plan"
+    if ground.device.type != "cpu":  # Whatever a plan's ranks make, they make there.
+        torch.set_default_device(ground.device)
     training = replace(training_of(job, network), clips=True)  # Every step is guarded by its norm.
     stand = ground.cluster()
     plan = compile_program(program, training, mesh=resolve_mesh(program, devices), cluster=stand)
+    refuse_offload(plan, ground.device)
     chosen, every = job.train.optimizer, job.fault_tolerance.snapshots
     hosts = job.orchestration.hosts
 
@@ -269,6 +289,28 @@ def laid_out(ground: Ground, program: Program) -> Trained:
         evaluator=ElasticEvaluator(elastic) if elastic.seat.evaluator is not None else None,
         flops_per_token=float(network.flops_per_token(job.data.sequence, causal=True)),
     )
+
+
+def refuse_offload(plan: Plan, device: torch.device) -> None:
+    """Whatever devices a cluster is said to have: a rank that computes on the host cannot do without its memory.
+
+    Raises: InputError at the statement.
+    """
+    lines = [line for by_name in plan.bound.offloaded.values() for line in by_name.values()]
+    if lines and device.type == "cpu":
+        raise InputError(
+            f"{lines[0].source}:{lines[0].line}  this rank's device is the host's memory: there is nowhere else to put "
+            "what OFFLOAD names\n  Leave it out, or run where torch sees an accelerator."
+        )
+
+
+def compile_blocks(model: Model, microbatch: int, sequence: int, device: torch.device) -> None:
+    """Have each layer compiled, now: a first step would take as long, and be taken for a rank that hangs."""
+    assert isinstance(model.module, Decoder), "blocks are of networks"
+    model.module.compile_blocks()
+    tokens = torch.zeros((microbatch, sequence), dtype=torch.int64, device=device)
+    model.loss_sum(tokens, tokens)[0].backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    model.module.zero_grad(set_to_none=True)
 
 
 def stored(ground: Ground, program: Program) -> Trained:

@@ -4,6 +4,7 @@ Raw process-group objects are used (not ``init_process_group``) because an epoch
 in place; their collectives are methods with private spellings.
 """
 
+import importlib
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ __all__ = [
     "TorchDispatchMode",
     "all_gather",
     "all_to_all",
+    "compile_here",
     "copy_each",
 ]
 
@@ -97,3 +99,9 @@ def causal_attention_gradients(
         )
     )
     return found
+
+
+def compile_here() -> None:
+    """Let torch's compiler work in this process: by itself it starts others, which outlive a rank that is killed."""
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    inductor.compile_threads = 1

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trimtab.catalog import Activation, Bias, Network, Norm, Positions, RopeScaling
+from trimtab.runtime.compat import compile_here
 from trimtab.runtime.linear import Linear, linear
 from trimtab.runtime.random_keys import EMBEDDING_LAYER, KeyedDropout, KeyedRandom
 from trimtab.runtime.rms_norm import RmsNorm
@@ -61,25 +62,25 @@ def initial_tensor(network: Network, name: str, shape: tuple[int, ...], *, seed:
     draw those that it holds.
     """
     if name.endswith(".bias"):
-        return torch.zeros(shape)
+        return torch.zeros(shape, device="cpu")
     if "norm." in name:
-        return torch.ones(shape)
+        return torch.ones(shape, device="cpu")
     writes_residual = name.endswith(("attention.wo.weight", "mlp.down.weight"))
     std = _INITIAL_STD / math.sqrt(2 * network.layers) if writes_residual else _INITIAL_STD
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.empty(shape, device="cpu").normal_(0.0, std, generator=generator)
 
 
 def refuse_unbuildable(network: Network) -> None:
-    """Refuse a network that can be planned but not computed.
+    """Refuse a network that is computed by its plan alone.
 
     Raises: InputError that names what it has and what would do.
     """
     if network.experts:
         raise InputError(
-            f"{network.name} has {network.experts} experts in each layer; such a network can be planned and "
-            "explained, and not yet trained. Set model.experts: 0 and model.top_k: 0 for a dense one."
+            f"{network.name} has {network.experts} experts in each layer: a plan computes them, and no module does. "
+            "Train it by a job, or set model.experts: 0 and model.top_k: 0 for a dense one."
         )
 
 
@@ -114,6 +115,15 @@ class Decoder(nn.Module):
             self.head = Linear(network.embed, network.vocab, bias=False)
         self._rotations: dict[torch.device, Tensor] = {}
         self.head_gradient: GradientSum | None = None
+
+    def compile_blocks(self) -> None:
+        """Let torch's compiler make kernels for each layer, in its first forward pass; layers that are alike share them.
+
+        Names and values of parameters stay. Bits are others than without; they are the same in every process.
+        """
+        compile_here()
+        for layer in self.layers:
+            layer.compile()
 
     def initialize(self, seed: int) -> None:
         """Fill every parameter with ``initial_tensor``."""

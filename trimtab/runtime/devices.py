@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,13 @@ def peak_flops_per_s(kind: str, threads: int) -> float | None:
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         clocks = [float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")]
     return max(clocks) * 1e6 * per_cycle * threads if clocks else None
+
+
+def peak_memory_bytes(kind: str) -> int:
+    """The most that this process has held on its device: tensors by the allocator's count, on a CPU resident memory."""
+    if kind == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(torch.accelerator.max_memory_allocated())
 
 
 def prepare(kind: str, threads: int) -> None:

@@ -1,8 +1,8 @@
 """Parameters, gradients and optimizer state as flat vectors, with the logical tensors as views.
 
 Each parameter starts at a multiple of 16 elements (64 bytes): vectorised kernels then treat the same elements the
-same way wherever a vector is cut, and so give the same bits. Matrices stand before vectors, so that weight decay
-covers one contiguous range.
+same way wherever a vector is cut, and so give the same bits. Matrices that are trained stand before the rest, so that
+weight decay covers one contiguous range.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch.nn import Parameter
 
 from trimtab.plan import ALIGNMENT
 from trimtab.runtime import compat
+from trimtab.runtime.optimizers import is_decayed
 
 (
     LOSS_SUM,
@@ -48,22 +49,22 @@ class FlatState:
     Attributes:
         entries: Where each parameter stands.
         num_elements: Length of the flat vector with its gaps, a multiple of 16. Gaps stay zero.
-        decay_end: Weight decay applies to elements below it (parameters of two and more dims).
+        decay_end: Weight decay applies to elements below it; see ``is_decayed``.
         parameters: The flat vector itself.
     """
 
     def __init__(self, parameters: Sequence[tuple[str, Parameter]]) -> None:
-        decayed = [(n, p) for n, p in parameters if p.ndim >= 2]
-        others = [(n, p) for n, p in parameters if p.ndim < 2]
+        decayed = [(n, p) for n, p in parameters if is_decayed(p.shape, is_trained=p.requires_grad)]
+        others = [(n, p) for n, p in parameters if not is_decayed(p.shape, is_trained=p.requires_grad)]
         entries: list[Entry] = []
         offset = 0
         self.decay_end = 0
-        for name, parameter in (*decayed, *others):
+        for number, (name, parameter) in enumerate((*decayed, *others), 1):
             entries.append(
                 Entry(name=name, shape=tuple(parameter.shape), offset=offset, numel=parameter.numel())
             )
             offset += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
-            if parameter.ndim >= 2:
+            if number == len(decayed):
                 self.decay_end = offset
         self.entries = tuple(entries)
         self.num_elements = offset

@@ -1,9 +1,12 @@
 """What do the cards of a job rule in the parts of a rank?"""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from trimtab.policy import prior_mttf_s
 from trimtab.policy.spikes import SpikeRules
+from trimtab.runtime.checkpoint.keyring import Keyring, find_key, open_keyring
+from trimtab.runtime.checkpoint.places import checkpoints_of
 from trimtab.runtime.keeping import KeepingRules
 from trimtab.runtime.probing import ProbeRules
 from trimtab.runtime.step import StepRules
@@ -41,15 +44,36 @@ def spike_rules(job: Job) -> SpikeRules:
     )
 
 
+def keyring_of(job: Job, run_folder: Path) -> Keyring:
+    """The keys that a rank saves and loads with; paths of the job are relative to the working folder.
+
+    Raises: InputError if a key that the job names is not there.
+    """
+    checkpoint = job.fault_tolerance.checkpoint
+    signing, sealing = (
+        find_key(place, Path()) if place else None for place in (checkpoint.sign, checkpoint.encrypt)
+    )
+    return open_keyring(run_folder, signing, sealing)
+
+
 def keeping_rules(
-    job: Job, *, keeps_best: bool, identity: Mapping[str, str], num_nodes: int = 1, is_replicated: bool = True
+    job: Job,
+    run_folder: Path,
+    *,
+    keeps_best: bool,
+    identity: Mapping[str, str],
+    keys: Keyring,
+    num_nodes: int = 1,
+    is_replicated: bool = True,
 ) -> KeepingRules:
     """When a run saves, and what stays.
 
     Args:
         job: With every constant resolved.
+        run_folder: Of the run.
         keeps_best: Whether the checkpoint with the least held-out loss stays too.
         identity: What a checkpoint must have in common with the run that loads it.
+        keys: What it is signed with.
         num_nodes: That compute.
         is_replicated: Whether every rank holds the whole state.
     """
@@ -58,9 +82,12 @@ def keeping_rules(
         every=checkpoint.every,
         keep=checkpoint.keep,
         keeps_best=keeps_best,
+        keep_every=checkpoint.keep_every,
         batch=job.train.batch,
         seed=job.train.seed,
         identity=dict(identity),
+        root=checkpoints_of(run_folder, checkpoint.to, Path()),
+        keys=keys,
         reserve=spikes.suspect if spikes.answer is SpikeAnswer.ROLLBACK else None,
         prior_mttf_s=prior_mttf_s(
             num_nodes,

@@ -7,13 +7,13 @@ disk.
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from trimtab.ledger.manifests import folder_name
+from trimtab.ledger.checkpoint_folders import folder_name, unfinished_name, writer_of
 from trimtab.policy import (
     NextSave,
     Retention,
@@ -25,9 +25,12 @@ from trimtab.policy import (
 )
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
+from trimtab.runtime.checkpoint.marks import read_marks
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
-from trimtab.runtime.checkpoint.store import find_checkpoints, newest_complete, set_aside
+from trimtab.runtime.checkpoint.store import await_sight, find_checkpoints, newest_complete, set_aside
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
@@ -55,16 +58,22 @@ class KeepingRules:
     Args:
         every: Steps between two saves, ``adaptive`` or ``off``.
         keep: Newest checkpoints that stay.
+        keep_every: Those of steps that it divides stay for good.
         identity: What a checkpoint must have in common with the run that loads it.
         reserve: A checkpoint of so many steps before the newest one stays, too, to go back to from a spike; None: none does.
         prior_mttf_s: Time between losses that need a checkpoint, assumed before there was one.
+        root: Where the run's checkpoints are.
+        keys: What checkpoints are signed with.
     """
 
     every: int | Literal["adaptive", "off"]
     keep: int
     keeps_best: bool
+    keep_every: int | None
     batch: int
     seed: int
+    root: Path | ObjectPath
+    keys: Keyring
     identity: dict[str, str] = field(default_factory=dict)
     reserve: int | None = None
     prior_mttf_s: float = field(default_factory=lambda: prior_mttf_s(1, survives_in_the_step=False))
@@ -74,6 +83,7 @@ class Keeper:
     """Saves and loads a run's state, on one rank.
 
     Args:
+        folder: Of the run.
         is_first: Whether this is the first rank of the run, who says what each of them does alike.
         tell: Told of every event, with its kind and fields.
     """
@@ -108,17 +118,21 @@ class Keeper:
         """Take over the checkpoint of a step, or the newest complete one; returns its step, 0 if there is none.
 
         Raises: RankError if it belongs to other data or another model, naming what differs; CheckpointError if the one
-            of that step is not there, or not whole.
+            of that step is not there, not whole, or not signed by this run.
         """
-        folder: Path | None = None if step is None else self._folder / folder_name(step)
+        folder = None if step is None else self._rules.root / folder_name(step)
         if step is None:
-            newest = newest_complete(self._folder)
+            newest = newest_complete(self._rules.root, self._rules.keys, self._suspect())
             folder = newest.folder
             for warning in newest.warnings:
                 self._tell("warning", {"text": warning})
         if folder is None:
             return 0
-        with open_contents(folder) as contents:
+        if step is not None:
+            await_sight(folder, self._rules.keys, on_wait=self._watch.move)
+        with open_contents(folder, self._rules.keys) as contents:
+            for warning in contents.warnings if self._is_first else ():
+                self._tell("warning", {"text": warning})
             self._check_identity(contents, folder.name)
             is_same_layout = contents.extra.get("layout", "") == self._state.layout
             contents.check_shapes(
@@ -189,7 +203,7 @@ class Keeper:
             self._saver = None
         later = [found for found in self.complete_steps() if found > step]
         for spoilt in later:
-            set_aside(self._folder, spoilt)
+            set_aside(self._rules.root, spoilt)
         self._scores = {known: loss for known, loss in self._scores.items() if known <= step}
         self._last_saved = 0
         if later:
@@ -214,7 +228,7 @@ class Keeper:
 
     def complete_steps(self) -> list[int]:
         """Steps of the complete checkpoints."""
-        return [found.step for found in find_checkpoints(self._folder) if found.is_complete]
+        return [found.step for found in find_checkpoints(self._rules.root) if found.is_complete]
 
     def _is_due(self, finished: int) -> bool:
         expected = expected_save_s(self._state_bytes())
@@ -272,9 +286,7 @@ class Keeper:
             finished,
             self._state.saved(),
             self._extra(finished),
-            retention=Retention(
-                newest=self._rules.keep, best=best, pinned=self._staying(saver.complete, finished)
-            ),
+            retention=self._retention(best, saver.complete, finished),
             finite=is_finite,
             fault=self._fault(finished),
             into=into,
@@ -287,16 +299,35 @@ class Keeper:
         old = max((step for step in complete if step <= finished - self._rules.reserve), default=0)
         return frozenset(self._pinned | {step for step in complete if step >= old})
 
+    def _retention(self, best: int | None, complete: frozenset[int], finished: int) -> Retention:
+        """What stays after the next save; all of it, while nobody can tell what is pinned."""
+        rule = Retention(newest=self._rules.keep, every=self._rules.keep_every, best=best)
+        try:
+            marks = read_marks(self._folder)
+        except (OSError, ValueError) as error:
+            self._tell("warning", {"text": f"no checkpoint is removed: {error}"})
+            return replace(rule, pinned=complete)
+        return replace(
+            rule, pinned=marks.pinned | self._staying(complete, finished), suspect=frozenset(marks.suspect)
+        )
+
+    def _suspect(self) -> Mapping[int, str]:
+        try:
+            return read_marks(self._folder).suspect
+        except (OSError, ValueError) as error:
+            self._tell("warning", {"text": f"no checkpoint is passed over as suspect: {error}"})
+            return {}
+
     def _opened(self, finished: int, is_finite: bool) -> str | None:
         """All agree that they can save, and on the folder that the lead has made; None if somebody cannot."""
         assert self._group is not None, "saves happen inside an epoch"
         own = self._own_saver() if self._group.rank in self._saved_by else None
         name = own.open(finished) if own is not None and self._is_lead else None
-        writer = int(name.rpartition("-")[2]) if name else 0
+        pid, space = (writer_of(name) or (0, "0")) if name else (0, "0")
         is_busy = own is not None and own.saving is not None
-        word = torch.tensor([writer, not is_finite, is_busy], dtype=torch.int64)
+        word = torch.tensor([pid, int(space, 16), not is_finite, is_busy], dtype=torch.int64)
         self._group.all_reduce(word, operation="max")
-        opened_by, somewhere_bad, somewhere_busy = word.tolist()
+        opened_by, opened_in, somewhere_bad, somewhere_busy = word.tolist()
         if not opened_by:
             return None
         if somewhere_bad or somewhere_busy:
@@ -306,7 +337,7 @@ class Keeper:
                 )
                 own.give_up(finished, name, f"a rank {reason}")
             return None
-        return f"{folder_name(finished)}.tmp-{opened_by}"
+        return unfinished_name(finished, opened_by, f"{opened_in:08x}")
 
     @property
     def _is_in_company(self) -> bool:
@@ -335,7 +366,13 @@ class Keeper:
                 rank=self._group.rank, is_lead=self._is_lead, others=others if self._is_lead else {}
             )
             own = self._saved_by[self._group.rank]
-            self._saver = Saver(self._folder, own, company if others else None)
+            self._saver = Saver(
+                self._rules.root,
+                own,
+                company if others else None,
+                keys=self._rules.keys,
+                run_folder=self._folder,
+            )
             self._last_saved = max((*self._saver.complete, self._last_saved))
         return self._saver
 

@@ -27,7 +27,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def takes_fast_product(x: Tensor) -> bool:
-    """Whether ``linear`` of such an ``x`` goes through oneDNN."""
+    """Whether ``linear`` of such an ``x`` goes through oneDNN; torch's compiler chooses by itself."""
+    if torch.compiler.is_compiling():
+        return False
     return _HAS_FAST_PRODUCT and x.dtype is torch.float32 and x.device.type == "cpu" and not _is_autocast()
 
 
@@ -44,6 +46,16 @@ def fast_linear_gradients(
     grad_x = _grad_x(grad_rows, weight).view(*grad.shape[:-1], -1)
     grad_weight = _grad_weight(grad_rows, x.reshape(-1, x.shape[-1]))
     return grad_x, grad_weight, grad_rows.sum(0) if is_biased else None
+
+
+def input_gradient(grad_rows: Tensor, weight: Tensor) -> Tensor:
+    """The input's half of ``linear``'s gradient [N, in], from [N, out] and [out, in]; no graph."""
+    return _grad_x(grad_rows, weight) if takes_fast_product(grad_rows) else grad_rows @ weight
+
+
+def weight_gradient(grad_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """The matrix's half [out, in], from [N, out] and [N, in]; no graph."""
+    return _grad_weight(grad_rows, x_rows) if takes_fast_product(grad_rows) else grad_rows.t() @ x_rows
 
 
 class Linear(nn.Linear):

@@ -136,9 +136,9 @@ OPTIMIZERS: Mapping[str, type[OptimizerSettings]] = {"adamw": AdamW, "sgd": Sgd}
 """Settings by the name that a job file uses; the fields are the job file's too."""
 
 
-def is_decayed(shape: Sequence[int]) -> bool:
-    """Whether a parameter of this shape decays: matrices do, biases and norms do not."""
-    return len(shape) >= 2
+def is_decayed(shape: Sequence[int], *, is_trained: bool = True) -> bool:
+    """Whether a parameter of this shape decays: matrices do; biases, norms and what is frozen do not."""
+    return len(shape) >= 2 and is_trained
 
 
 def build_optimizer(

@@ -12,6 +12,7 @@ from trimtab.policy.spikes import SpikeRules, decide_spike
 from trimtab.policy.wire import Accused, Committed, Finished, Form, Note, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Fenced, Link
 from trimtab.runtime.asking import Asking, Computed, answered
+from trimtab.runtime.devices import peak_memory_bytes
 from trimtab.runtime.errors import CollectiveError, CorruptionError, RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.keeping import Keeper
@@ -468,6 +469,8 @@ class Trainer:
             self._evaluate(group)
         self._keeper.save_and_wait(self._committed)
         digest = self._state.digest(group)
+        kind = self._rules.device_kind
+        self._recorder.event("memory", device=kind, peak_bytes=peak_memory_bytes(kind))
         self._recorder.switch(Clock.RESTART)
         self._watch.enter(Phase.DONE, self._committed)
         results: dict[str, float | int | str | None] = {

@@ -77,6 +77,12 @@ Duration = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
     Takes("a duration above 0 such as '30s', or a number of seconds"),
 ]
+KeyPlace = Annotated[
+    str,
+    Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\x00]+)$"),
+    Takes("env:NAME, a variable, or file:PATH"),
+]
+"""Where a secret stands; never the secret."""
 RunName = Annotated[
     str,
     Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"),

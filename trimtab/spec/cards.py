@@ -16,6 +16,7 @@ from trimtab.spec.card_types import (
     ComputeChoice,
     Duration,
     Fraction,
+    KeyPlace,
     NaturalFloat,
     NaturalInt,
     OneOf,
@@ -282,6 +283,13 @@ class OnNonfinite(StrEnum):
     ROLLBACK = "rollback"
 
 
+class Compile(StrEnum):
+    """What torch's compiler is given."""
+
+    OFF = "off"
+    BLOCKS = "blocks"
+
+
 class Train(Card):
     """How long, with what batch and by which rule the weights change: exactly one of `steps` and `epochs`."""
 
@@ -304,6 +312,9 @@ class Train(Card):
     """Largest gradient norm, over all parameters; off: no clipping. Default: 1.0."""
     compute: ComputeChoice = ComputeType.FP32
     """Type of matrix products, fp32 or bf16; master weights are fp32 in both. Default: fp32."""
+    compile: Annotated[Compile, Field(strict=False)] = Compile.OFF
+    """What torch's compiler is given: off, or blocks, each layer of a network by itself; a constant of the run.
+    Default: off."""
     evaluate: Evaluate = Evaluate()
     """Scoring of the held-out text. Default: at the end only."""
     on_nonfinite: Annotated[OnNonfinite, Field(strict=False)] = OnNonfinite.SKIP
@@ -411,6 +422,23 @@ class Checkpoint(Card):
     """Newest checkpoints kept. Default: 3."""
     keep_best: bool = False
     """Keep the one with the lowest evaluation loss as well. Default: false."""
+    to: Word | None = None
+    """Where checkpoints go, each run's under its name: a folder, or a place in an object store, as s3://BUCKET/PREFIX. A
+    constant of the run. Default: the run's folder."""
+    keep_every: PositiveInt | None = None
+    """Checkpoints of steps that it divides are kept for good. Default: none are."""
+    sign: KeyPlace | None = None
+    """Where the key stands that signs checkpoints, 64 hexadecimal digits: env:NAME, a variable of the shell that starts or
+    resumes the run, or file:PATH. A constant of the run. Default: a key of the run's own, in its folder."""
+    encrypt: KeyPlace | None = None
+    """Where the project's key stands that encrypts checkpoints with AES-256-GCM: env:NAME or file:PATH, as for `sign`.
+    Default: none, they are written plain."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Names of the environment variables that hold keys: they are handed on to the ranks, and never shown."""
+        places = (self.sign, self.encrypt)
+        return tuple(place.removeprefix("env:") for place in places if place and place.startswith("env:"))
 
 
 class RestartLimits(Card):

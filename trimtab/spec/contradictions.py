@@ -8,7 +8,7 @@ contradict each other; the loader turns the keys into places. What only the netw
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trimtab.spec.cards import Data, Engine, Job, Model, OnNonfinite, Train, TrainedTokenizer
+from trimtab.spec.cards import Compile, Data, Engine, Job, Model, OnNonfinite, Train, TrainedTokenizer
 from trimtab.spec.constants import divisors
 from trimtab.spec.fields import Path
 from trimtab.spec.spiking import SpikeAnswer
@@ -45,6 +45,7 @@ def contradictions(job: Job, replicas: int) -> Iterator[Contradiction]:
 
 
 STEPS, EPOCHS = ("train", "steps"), ("train", "epochs")
+COMPILE = ("train", "compile")
 BATCH, MICROBATCH = ("train", "batch"), ("train", "microbatch")
 DEVICES, ENGINE = ("orchestration", "devices"), ("orchestration", "engine")
 HOSTS = ("orchestration", "hosts")
@@ -90,6 +91,7 @@ def _script(job: Job) -> Iterator[Contradiction]:
         ("train", "optimizer"): train.optimizer != DEFAULTS_OF_TRAIN.optimizer,
         ("train", "lr_schedule"): train.lr_schedule != DEFAULTS_OF_TRAIN.lr_schedule,
         ("train", "compute"): train.compute is not DEFAULTS_OF_TRAIN.compute,
+        COMPILE: train.compile is not DEFAULTS_OF_TRAIN.compile,
         ("train", "evaluate"): train.evaluate != DEFAULTS_OF_TRAIN.evaluate,
     }
     for path, is_said in said_twice.items():
@@ -138,6 +140,15 @@ def _network_settings(job: Job) -> Iterator[Contradiction]:
         message = f"model.{key} changes a preset, and model.module is a class of your own"
         paths = (("model", key), ("model", "module"))
         yield Contradiction(message=message, paths=paths, hint=f"Hand it to the class: args: {{{key}: …}}.")
+
+
+def _compiled(job: Job) -> Iterator[Contradiction]:
+    if job.train.compile is Compile.BLOCKS and job.model.module is not None:
+        message = (
+            "train.compile is blocks, which are layers of a network, and model.module is a class of your own"
+        )
+        hint = "Take train.compile out, and call torch.compile in the class."
+        yield Contradiction(message=message, paths=(COMPILE, ("model", "module")), hint=hint)
 
 
 def _sequence(job: Job) -> Iterator[Contradiction]:
@@ -348,6 +359,7 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _script,
     _network,
     _network_settings,
+    _compiled,
     _sequence,
     _vocabulary,
     _loss_of_a_rank,

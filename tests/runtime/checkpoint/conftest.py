@@ -61,13 +61,14 @@ class Kit:
             parts=Layout.of(state).parts,
             extra=extra or {},
             written_by="t",
+            version=(1, 0),
         )
         (folder / "manifest.json").write_text(json.dumps(seal(manifest_document(manifest) | changes)))
         return folder
 
-    def load(self, folder, expected=None):
+    def load(self, folder, expected=None, keys=None):
         """All of a checkpoint, as a run reads it that goes on from it."""
-        with open_contents(folder) as contents:
+        with open_contents(folder, keys) as contents:
             if expected is not None:
                 contents.check_shapes(shapes_of(expected))
             source = CheckpointState(contents)

@@ -36,7 +36,7 @@ def pieces(rank, value, rows=ROWS):
 
 
 @contextlib.contextmanager
-def company(folder, rows=ROWS):
+def company(folder, rows=ROWS, **settings):
     """Savers of three ranks; the first leads."""
     savers = [
         Saver(
@@ -46,6 +46,7 @@ def company(folder, rows=ROWS):
                 rank=rank,
                 is_lead=rank == 0,
                 others={other: pieces(other, 0, rows) for other in (1, 2)} if rank == 0 else {},
+                **settings,
             ),
         )
         for rank in (0, 1, 2)
@@ -103,9 +104,9 @@ def test_what_each_has_written_is_one_checkpoint(kit, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step-2", "step-3"]
     files = [f"{kind}-{rank}.safetensors" for kind in ("model", "optimizer") for rank in range(3)]
     assert sorted(os.listdir(tmp_path / "step-3")) == ["manifest.json", *files]
-    assert verify_checkpoint(tmp_path / "step-3") == []
+    assert verify_checkpoint(tmp_path / "step-3", None) == []
     assert_filled(kit, tmp_path / "step-3", 3)
-    export_model(tmp_path / "step-3", tmp_path / "weights")
+    export_model(tmp_path / "step-3", tmp_path / "weights", None)
     exported = safetensors.torch.load_file(tmp_path / "weights")
     assert {name: tuple(x.shape) for name, x in exported.items()} == WHOLE["parameters"]
     assert all(bool((x == 3).all()) for x in exported.values())
@@ -118,11 +119,11 @@ def test_what_is_missing_or_damaged_of_one_rank_is_named(kit, tmp_path):
         drained(savers)
     folder = tmp_path / "step-1"
     kit.flip_bit(folder / "model-1.safetensors", 0.9)
-    assert [problem.file for problem in verify_checkpoint(folder)] == ["step-1/model-1.safetensors"]
+    assert [problem.file for problem in verify_checkpoint(folder, None)] == ["step-1/model-1.safetensors"]
     with pytest.raises(CheckpointError, match=r"^step-1/model-1\.safetensors: damaged"):
         kit.load(folder)
     (folder / "model-1.safetensors").unlink()
-    assert newest_complete(tmp_path).folder is None
+    assert newest_complete(tmp_path, None).folder is None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -139,7 +140,7 @@ def test_a_rank_that_cannot_write_spoils_this_save_only(kit, tmp_path, rank, fau
         assert steps(tmp_path) == [1]
         stage(savers, 2)
         drained(savers)
-        assert_filled(kit, newest_complete(tmp_path).folder, 2)
+        assert_filled(kit, newest_complete(tmp_path, None).folder, 2)
     assert sorted(os.listdir(tmp_path)) == ["step-1", "step-2"]
 
 
@@ -153,6 +154,25 @@ def test_a_rank_that_ends_before_it_has_written_takes_the_folder_away(tmp_path):
         assert "could not write its part" in event.reason
         assert steps(tmp_path) == []
     assert os.listdir(tmp_path) == []
+
+
+def test_a_save_of_the_lead_alone_names_who_is_missing(tmp_path):
+    """S-CKP-19: a save in an ``if rank == 0`` would wait for the others until the watchdog ends the run."""
+    with company(tmp_path, rows=10, patience_s=1.0) as savers:
+        started_s = time.monotonic()
+        into = stage(savers, 1, rows=10, who=(0,))
+        (event,) = savers[0].drain(DEADLINE_S)
+        assert isinstance(event, Failed)
+        assert (
+            "nothing of rank 1 has arrived for 1 s: a save is of all ranks that hold pieces" in event.reason
+        )
+        assert time.monotonic() - started_s < 20.0
+        savers[1].stage(1, pieces(1, 1, 10), {}, retention=KEEP, into=into)  # late, and told so
+        (late,) = savers[1].drain(DEADLINE_S)
+        assert isinstance(late, Failed)
+        stage(savers, 2, rows=10)  # the next one is of all
+        assert all(isinstance(event, Saved) for events in drained(savers) for event in events)
+    assert steps(tmp_path) == [2]
 
 
 def test_the_lead_gives_up_for_all(tmp_path):
@@ -182,10 +202,10 @@ def test_writers_killed_at_random_moments(kit, tmp_path):
             saved += [event.step for event in lead if isinstance(event, Saved)]
             assert steps(tmp_path)[-1:] == saved[-1:]
             if saved:
-                assert_filled(kit, newest_complete(tmp_path).folder, saved[-1])
+                assert_filled(kit, newest_complete(tmp_path, None).folder, saved[-1])
         stage(savers, 99)
         drained(savers)
-        assert_filled(kit, newest_complete(tmp_path).folder, 99)
+        assert_filled(kit, newest_complete(tmp_path, None).folder, 99)
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
 
 
@@ -213,7 +233,7 @@ def test_all_ranks_killed_in_the_middle(kit, tmp_path, fraction):
         for pid in (*writers, trainer.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    newest = newest_complete(tmp_path).folder
+    newest = newest_complete(tmp_path, None).folder
     assert newest is not None
     assert_filled(kit, newest, int(newest.name.removeprefix("step-")))
     with company(tmp_path) as savers:  # who leads next clears away what is left

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from trimtab.ledger.manifests import CheckpointError
+from trimtab.runtime.checkpoint.contents import open_contents
 from trimtab.runtime.checkpoint.errors import StateMismatchError
 
 STORED = Path(__file__).parent / "data" / "step-20"
+STORED_PIECES = Path(__file__).parent / "data" / "pieces" / "step-30"
 
 
 def test_state_comes_back_with_the_same_bits(kit, tmp_path):
@@ -26,6 +28,21 @@ def test_checkpoint_of_format_1_0_loads(kit):
     assert loaded.step == 20
     assert kit.same_bits(loaded.state, kit.state())
     assert loaded.extra == {"step": 20, "seed": 7, "lr_schedule": {"finished": 20}}
+
+
+def test_checkpoint_of_format_2_0_loads_with_a_warning(kit):
+    """S-CKP-18: pieces of two ranks, unsigned, as written before there were signatures. Never regenerated."""
+    generator = torch.Generator().manual_seed(5)
+    shapes = {"embedding.weight": (6, 4), "bias": (3,)}
+    state = {
+        part: {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        for part in ("parameters", "exp_avg")
+    }
+    loaded = kit.load(STORED_PIECES, expected=state)
+    assert kit.same_bits(loaded.state, state)
+    assert loaded.extra == {"step": 30, "seed": 7}
+    with open_contents(STORED_PIECES, None) as contents:
+        assert [warning.split(":")[0] for warning in contents.warnings] == ["step-30 is not signed"]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 
 from trimtab.policy.retention import Retention
 from trimtab.runtime.checkpoint.events import Failed, Kept, Pruned, Saved, Skipped, WriterLost
-from trimtab.runtime.checkpoint.saver import MAX_EXTRA_BYTES, Fault, Saver
+from trimtab.runtime.checkpoint.marks import change_marks
+from trimtab.runtime.checkpoint.saver import FORSAKEN_S, MAX_EXTRA_BYTES, Fault, Saver
 from trimtab.runtime.checkpoint.store import (
     OpenCheckpoint,
     find_checkpoints,
@@ -79,7 +81,7 @@ def test_what_was_staged_is_what_loads(kit, saver, tmp_path):
     loaded = kit.load(tmp_path / "step-20", expected=state)
     assert kit.same_bits(loaded.state, state)
     assert loaded.extra == {"step": 20, "data": {"epoch": 1}}
-    assert verify_checkpoint(tmp_path / "step-20") == []
+    assert verify_checkpoint(tmp_path / "step-20", None) == []
 
 
 def test_training_goes_on_while_the_save_is_written(kit, saver, tmp_path):
@@ -153,7 +155,7 @@ def test_checkpoint_that_is_being_read_is_kept_until_later(kit, saver, tmp_path)
     """S-CKP-11: an export would find its files gone half-way."""
     keep = Retention(newest=1)
     _save(saver, 10, kit.state())
-    with OpenCheckpoint(tmp_path / "step-10"):
+    with OpenCheckpoint(tmp_path / "step-10", None):
         assert _save(saver, 20, kit.state(), retention=keep)[1:] == [Kept(step=10, reason="it is being read")]
     assert _save(saver, 30, kit.state(), retention=keep)[1:] == [Pruned(step=10), Pruned(step=20)]
 
@@ -196,7 +198,7 @@ def test_disk_with_room_for_one_and_a_half(kit, small_disk):
         "older checkpoints are untouched",
     )
     assert os.listdir(small_disk) == ["step-10"]
-    assert kit.same_bits(kit.load(newest_complete(small_disk).folder).state, state)
+    assert kit.same_bits(kit.load(newest_complete(small_disk, None).folder).state, state)
 
 
 def test_storage_that_becomes_read_only(kit, small_disk):
@@ -253,6 +255,36 @@ def test_remains_of_dead_writers_are_removed_at_the_start(kit, tmp_path):
     with closing(Saver(tmp_path, kit.state())) as saver:
         _save(saver, 40, kit.state())
     assert os.listdir(tmp_path) == ["step-40"]
+
+
+def test_what_another_machine_writes_is_removed_only_when_nobody_can_be_at_work_in_it(kit, tmp_path):
+    """S-CKP-11: on shared storage the number of another host's writer means nothing here."""
+    old = time.time() - FORSAKEN_S - 60
+    for name, is_old in (("step-10.tmp-7-00000000", True), ("step-20.tmp-7-00000000", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+        for path in (tmp_path / name / "model.safetensors", tmp_path / name) if is_old else ():
+            os.utime(path, (old, old))
+    with closing(Saver(tmp_path, kit.state())) as saver:
+        _save(saver, 40, kit.state())
+        assert sorted(os.listdir(tmp_path)) == ["step-20.tmp-7-00000000", "step-40"]
+        for path in (*(tmp_path / "step-20.tmp-7-00000000").iterdir(), tmp_path / "step-20.tmp-7-00000000"):
+            os.utime(path, (old, old))
+        _save(saver, 50, kit.state())  # looked for again at every save, not at the start alone
+    assert _steps(tmp_path) == [40, 50]
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_checkpoint_that_is_pinned_in_the_last_moment_stays(kit, tmp_path):
+    """Somebody saw a good one and pinned it, while the save that takes it away was already under way."""
+    root = tmp_path / "checkpoints"
+    with closing(Saver(root, kit.state())) as saver:
+        _save(saver, 10, kit.state(), retention=Retention(newest=1))
+        saver.stage(20, kit.state(), {}, retention=Retention(newest=1), fault=Fault.SLOW)
+        change_marks(tmp_path, lambda marks: replace(marks, pinned=frozenset({10})))
+        events = saver.drain(DEADLINE_S)
+        assert Kept(step=10, reason="it was pinned just now") in events
+    assert _steps(root) == [10, 20]
 
 
 def test_save_of_a_living_writer_is_not_touched(kit, saver, tmp_path):
@@ -354,7 +386,7 @@ def test_trainer_killed_at_random_moments_of_a_save(kit, trainers, tmp_path):
         _kill_trainer(trainers, tmp_path, step, moments)
         assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
         known[step] = step in _steps(tmp_path)
-        folder = newest_complete(tmp_path).folder
+        folder = newest_complete(tmp_path, None).folder
         newest = max((s for s, is_saved in known.items() if is_saved), default=None)
         assert (folder and folder.name) == (newest and f"step-{newest}")
         if folder:
@@ -379,7 +411,7 @@ def test_writer_killed_at_random_moments_of_a_save(kit, tmp_path):
             assert failed == ([] if step in saved else [step])
             assert _steps(tmp_path)[-1:] == saved[-1:]
             if saved:
-                assert _is_filled(kit.load(newest_complete(tmp_path).folder).state, saved[-1])
+                assert _is_filled(kit.load(newest_complete(tmp_path, None).folder).state, saved[-1])
         assert 0 < len(saved) < 10
         _save(saver, 99, _filled(99))
     assert not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
@@ -396,7 +428,7 @@ def test_there_is_always_a_complete_checkpoint(kit, tmp_path):
             saver.stage(step, state, {}, retention=Retention(newest=1))
             kill_at = time.monotonic() + moments.uniform(0, 0.06)
             while saver.saving is not None:
-                assert newest_complete(tmp_path).folder is not None
+                assert newest_complete(tmp_path, None).folder is not None
                 looks += 1
                 if time.monotonic() > kill_at and (pid := _writer_pid(tmp_path)):
                     os.kill(pid, signal.SIGKILL)
@@ -409,5 +441,7 @@ def test_manifest_is_readable_by_people(kit, saver, tmp_path):
     """Whoever looks into a folder after an accident sees what it should hold."""
     _save(saver, 20, kit.state())
     document = json.loads((tmp_path / "step-20" / "manifest.json").read_text())
-    assert list(document) == ["format", "version", "written_by", "step", "files", "parts", "extra", "digest"]
+    assert list(document) == [
+        "format", "version", "written_by", "run", "step", "files", "parts", "extra", "digest"
+    ]  # fmt: skip
     assert document["written_by"]

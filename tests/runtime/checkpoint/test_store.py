@@ -54,7 +54,7 @@ def test_newest_is_numeric_and_passes_over_torn_ones(kit, tmp_path):
     (tmp_path / "step-1100" / "manifest.json").unlink()
     os.truncate(tmp_path / "step-1200" / "optimizer.safetensors", 100)
     (tmp_path / "step-1300.tmp-7").mkdir()
-    newest = newest_complete(tmp_path)
+    newest = newest_complete(tmp_path, None)
     assert newest.folder == tmp_path / "step-1000"
     assert [warning.split(":")[0] for warning in newest.warnings] == [
         "passed over step-1300.tmp-7",
@@ -77,23 +77,23 @@ def test_looks_again_when_one_is_pruned_meanwhile(kit, tmp_path):
 
 def test_run_without_checkpoints_starts_from_nothing(tmp_path):
     """The first start of a run would fail for want of a folder."""
-    assert newest_complete(tmp_path / "absent").folder is None
+    assert newest_complete(tmp_path / "absent", None).folder is None
     assert find_checkpoints(tmp_path) == ()
 
 
 def test_newer_format_is_not_passed_over(kit, tmp_path):
     """S-CKP-18: an older Trimtab would silently go back and train the newer steps again."""
     kit.write(tmp_path, 10, kit.state())
-    kit.write(tmp_path, 20, kit.state(), version="3.0")
+    kit.write(tmp_path, 20, kit.state(), version="4.0")
     with pytest.raises(
-        UnsupportedFormatError, match=r"step-20/manifest\.json: .*3\.0; this Trimtab reads 1\.x and 2\.x"
+        UnsupportedFormatError, match=r"step-20/manifest\.json: .*4\.0; this Trimtab reads 1\.x to 3\.x"
     ):
-        newest_complete(tmp_path)
+        newest_complete(tmp_path, None)
 
 
 def test_whole_checkpoint_has_no_problems(kit, tmp_path):
     """``checkpoints verify`` would cry wolf."""
-    assert verify_checkpoint(kit.write(tmp_path, 20, kit.state())) == []
+    assert verify_checkpoint(kit.write(tmp_path, 20, kit.state()), None) == []
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,7 +102,7 @@ def test_verify_names_the_file_with_a_flipped_bit(kit, tmp_path, name, position)
     """One bit of a weight is the sign of an exponent: the run would go on with garbage."""
     folder = kit.write(tmp_path, 20, kit.state(), extra={"seed": 7})
     kit.flip_bit(folder / name, position)
-    assert [problem.file for problem in verify_checkpoint(folder)] == [f"step-20/{name}"]
+    assert [problem.file for problem in verify_checkpoint(folder, None)] == [f"step-20/{name}"]
 
 
 def test_verify_names_every_file_that_is_not_whole(kit, tmp_path):
@@ -110,10 +110,10 @@ def test_verify_names_every_file_that_is_not_whole(kit, tmp_path):
     folder = kit.write(tmp_path, 20, kit.state())
     kit.flip_bit(folder / "model.safetensors", 0.5)
     (folder / "optimizer.safetensors").unlink()
-    assert [str(problem) for problem in verify_checkpoint(folder)][1] == (
+    assert [str(problem) for problem in verify_checkpoint(folder, None)][1] == (
         "step-20/optimizer.safetensors: No such file or directory"
     )
-    assert [problem.file for problem in verify_checkpoint(folder)] == [
+    assert [problem.file for problem in verify_checkpoint(folder, None)] == [
         "step-20/model.safetensors",
         "step-20/optimizer.safetensors",
     ]
@@ -133,8 +133,8 @@ def test_what_is_no_plain_file_is_refused_by_name(kit, tmp_path, name, kind):
         os.mkfifo(folder / name)
     elif kind == "empty":
         (folder / name).touch()
-    assert [problem.file for problem in verify_checkpoint(folder)] == [f"step-20/{name}"]
-    assert newest_complete(tmp_path).folder is None
+    assert [problem.file for problem in verify_checkpoint(folder, None)] == [f"step-20/{name}"]
+    assert newest_complete(tmp_path, None).folder is None
 
 
 def test_checkpoint_that_is_a_link_is_refused(kit, tmp_path):
@@ -142,7 +142,7 @@ def test_checkpoint_that_is_a_link_is_refused(kit, tmp_path):
     kit.write(tmp_path / "elsewhere", 20, kit.state())
     (tmp_path / "step-20").symlink_to(tmp_path / "elsewhere" / "step-20")
     with pytest.raises(CheckpointError, match="step-20: Not a directory"):
-        OpenCheckpoint(tmp_path / "step-20")
+        OpenCheckpoint(tmp_path / "step-20", None)
 
 
 def test_emptied_part_is_a_problem_of_its_file(kit, tmp_path):
@@ -150,7 +150,7 @@ def test_emptied_part_is_a_problem_of_its_file(kit, tmp_path):
     folder = kit.write(tmp_path, 20, kit.state())
     without = kit.state(parts=("parameters", "exp_avg"))
     kit.rewrite(folder, "optimizer.safetensors", kit.contents(without)["optimizer.safetensors"])
-    (problem,) = verify_checkpoint(folder)
+    (problem,) = verify_checkpoint(folder, None)
     assert (
         "step-20/optimizer.safetensors: part 'exp_avg_sq' has 0 tensors of 0 bytes, expected 3 of 140"
         in str(problem)
@@ -163,7 +163,7 @@ def test_part_that_was_never_saved_is_a_problem(kit, tmp_path):
     document = json.loads((folder / "manifest.json").read_text())
     del document["parts"][2]
     (folder / "manifest.json").write_text(json.dumps(seal(document)))
-    assert "part 'exp_avg_sq' is not in the manifest" in str(verify_checkpoint(folder)[0])
+    assert "part 'exp_avg_sq' is not in the manifest" in str(verify_checkpoint(folder, None)[0])
 
 
 def test_export_gives_logical_names_and_replaces_in_one_act(kit, tmp_path):
@@ -171,7 +171,7 @@ def test_export_gives_logical_names_and_replaces_in_one_act(kit, tmp_path):
     state = kit.state()
     target = tmp_path / "model.safetensors"
     target.write_text("older")
-    export_model(kit.write(tmp_path, 20, state), target)
+    export_model(kit.write(tmp_path, 20, state), target, None)
     exported = safetensors.torch.load_file(target)
     assert kit.same_bits({"parameters": exported}, {"parameters": state["parameters"]})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "step-20"]
@@ -184,7 +184,7 @@ def test_export_of_a_damaged_file_leaves_the_target_alone(kit, tmp_path):
     target = tmp_path / "weights"
     target.write_text("older")
     with pytest.raises(CheckpointError, match=r"step-20/model\.safetensors: damaged"):
-        export_model(folder, target)
+        export_model(folder, target, None)
     assert target.read_text() == "older"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-20", "weights"]
 
@@ -198,16 +198,16 @@ def test_checkpoint_set_aside_counts_no_more_and_stays(kit, tmp_path):
     aside = set_aside(tmp_path, 20)
     assert aside == tmp_path / "step-20.set-aside-2"
     assert (aside / "manifest.json").exists()
-    assert newest_complete(tmp_path).folder == tmp_path / "step-10"
+    assert newest_complete(tmp_path, None).folder == tmp_path / "step-10"
 
 
 def test_checkpoint_is_locked_while_it_is_read(kit, tmp_path):
     """S-CKP-11: pruning would take the files away from under a reader."""
     folder = kit.write(tmp_path, 20, kit.state())
     fd = os.open(folder, os.O_RDONLY)
-    with OpenCheckpoint(folder), OpenCheckpoint(folder), pytest.raises(BlockingIOError):
+    with OpenCheckpoint(folder, None), OpenCheckpoint(folder, None), pytest.raises(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with pytest.raises(CheckpointError, match="it is being removed"):
-        OpenCheckpoint(folder)
+        OpenCheckpoint(folder, None)
     os.close(fd)

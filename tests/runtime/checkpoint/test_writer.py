@@ -9,10 +9,11 @@ import time
 import pytest
 
 from trimtab.ledger.manifests import Manifest, Part, manifest_document
+from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES
+from trimtab.runtime.checkpoint.durable import process_space
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess
 from trimtab.runtime.checkpoint.store import find_checkpoints, newest_complete
 from trimtab.runtime.checkpoint.tensorfile import header_of
-from trimtab.runtime.checkpoint.writer import CHUNK_BYTES
 
 pytestmark = pytest.mark.process
 
@@ -30,7 +31,11 @@ def _save(step, image, *, fault=None, prune=()):
         "step": step,
         "started_ns": time.monotonic_ns(),
         "fault": fault,
-        "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": len(image)}],
+        "files": [
+            {"name": "model.safetensors", "offset_bytes": 0, "size_bytes": len(image), "head_bytes": 64}
+        ],
+        "key": None,
+        "sealing": None,
         "manifest": manifest_document(Manifest(step=step, files=(), parts=(part,))),
         "prune": list(prune),
     }
@@ -44,7 +49,9 @@ def start(tmp_path):
     def start(image):
         fd = os.memfd_create("image")
         os.write(fd, image)
-        writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=tmp_path)
+        writer = WriterProcess(
+            staging_fd=fd, size_bytes=len(image), folder=tmp_path, run_folder=tmp_path.parent
+        )
         os.close(fd)
         started.append(writer)
         return writer
@@ -132,7 +139,7 @@ def _slow_save(start, tmp_path):
     image = _image(2 * CHUNK_BYTES)
     writer = start(image)
     writer.send(_save(20, image, fault="slow"))
-    _until(lambda: (tmp_path / f"step-20.tmp-{writer.pid}" / "model.safetensors").exists())
+    _until(lambda: (tmp_path / f"step-20.tmp-{writer.pid}-{process_space()}" / "model.safetensors").exists())
     return writer
 
 
@@ -158,7 +165,7 @@ def test_killed_writer_is_noticed_with_its_signal(start, tmp_path):
     os.kill(writer.pid, signal.SIGKILL)
     with pytest.raises(WriterEndedError, match="killed by signal 9"):
         _answers(writer)
-    assert newest_complete(tmp_path).folder is None
+    assert newest_complete(tmp_path, None).folder is None
 
 
 TRAINER = """
@@ -168,7 +175,7 @@ from trimtab.runtime.checkpoint.process import WriterProcess
 image, request, folder = Path(sys.argv[1]).read_bytes(), json.loads(sys.argv[2]), Path(sys.argv[3])
 fd = os.memfd_create("image")
 os.write(fd, image)
-writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=folder)
+writer = WriterProcess(staging_fd=fd, size_bytes=len(image), folder=folder, run_folder=folder.parent)
 writer.send(request)
 if os.fork() == 0:  # as a data loader: it inherits the pipe, and must not keep the writer alive
     os.close(1)
@@ -189,7 +196,7 @@ def test_writer_dies_with_a_killed_trainer_whose_children_live(tmp_path):
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True) as trainer:
         pid = int(trainer.stdout.readline().split()[0])
         try:
-            _until(lambda: (folder / f"step-20.tmp-{pid}" / "model.safetensors").exists())
+            _until(lambda: (folder / f"step-20.tmp-{pid}-{process_space()}" / "model.safetensors").exists())
             trainer.kill()
             _until(lambda: not os.path.exists(f"/proc/{pid}/fd/0"))  # one that nobody has reaped has none
             assert os.listdir(folder) == []

@@ -99,7 +99,7 @@ def test_number_of_steps_is_the_formula(num_samples, epochs, batch, steps):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("num_samples", range(140, 161))
 def test_ranks_agree_on_the_number_of_batches(num_samples, world_size):
-    """145 samples, 3 ranks, batch 16: one rank out of data before the others hangs the job at the epoch's end."""
+    """S-FT-12: 145 samples, 3 ranks, batch 16: one rank out of data before the others hangs the job at the epoch's end."""
     batch = 16 * world_size
     index = SampleIndex(num_samples, 0)
     steps, limit = index.num_steps(1, batch), index.num_positions(1)

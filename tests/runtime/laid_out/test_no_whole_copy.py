@@ -82,7 +82,7 @@ def test_a_resume_reads_pieces(layout: str, tmp_path: Path) -> None:
 
     def resume() -> Rank:
         rank = rank_of(plan)
-        with open_contents(folder) as contents:
+        with open_contents(folder, None) as contents:
             LaidOutState(rank, lambda group: None).load(CheckpointState(contents), is_same_layout=True)
         return rank
 

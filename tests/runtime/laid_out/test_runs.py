@@ -1,5 +1,6 @@
 """Does a run of ranks that hold pieces train, survive a loss, and go on in another layout, with the same bits?"""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,17 @@ def test_what_was_left_over_in_another_layout_is_dropped_by_name(trimtab: Trimta
 def warnings(ran: Ran) -> list[str]:
     """What the ranks of the last attempt have warned of."""
     return [event["text"] for event in ran.events("warning", "rank-*")]
+
+
+def test_experts_train_without_a_strategy(trimtab: Trimtab) -> None:
+    """No module computes experts: the plan of plain replicas does, with the same bits on one device and on two."""
+    model = "model={preset: moe-3m, layers: 2, embed: 64, heads: 4, kv_heads: 2, mlp: 32, experts: 4}"
+    ran = [
+        trimtab("run", "tiny.yaml", "--json", "--set", model, "--set", f"orchestration.devices={devices}")
+        for devices in (1, 2)
+    ]
+    assert_same(*ran)
+    assert ran[0].document["loss"] < math.log(256) - 0.5, "no better than chance"
 
 
 @pytest.mark.slow

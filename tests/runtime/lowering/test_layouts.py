@@ -44,6 +44,12 @@ FAST: dict[str, Layout] = {
         DROPPING,
         {},
     ),
+    "tensors, logits in chunks": (
+        2,
+        "MESH tp 2\nSPLIT heads, mlp, vocab OVER tp\nRECOMPUTE activations WHERE name = 'logits'",
+        {**LEARNED, "vocab": 2051},
+        {"microbatch": 4},
+    ),
     "context by ulysses, a window": (
         4,
         "MESH dp 2, cp 2\nSPLIT sequence OVER cp USING ulysses",
@@ -144,6 +150,27 @@ SLOW: dict[str, Layout] = {
         {},
     ),
     "sequence parallel": (4, f"MESH tp 4\nSPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}", ROTARY, {}),
+    "states and activations on the host": (
+        2,
+        "MESH dp 2\nSTORE states OVER dp\nOFFLOAD states TO host\n"
+        "OFFLOAD activations WHERE kind IN ('linear', 'norm') TO host",
+        LEARNED,
+        {},
+    ),
+    "apart, states on the host": (
+        2,
+        "MESH site 2\nSPLIT batch OVER site\nAVERAGE params OVER site EVERY 1 STEPS USING nesterov(0.5)\n"
+        "OFFLOAD states TO host",
+        ROTARY,
+        {},
+    ),
+    "stages and storage, logits in chunks": (
+        4,
+        "MESH pp 2, dp 2\nSPLIT layers OVER pp MICROBATCHES 4\nSTORE params, grads, states OVER dp\n"
+        "RECOMPUTE activations WHERE name = 'logits'",
+        {**ROTARY, "vocab": 2051},
+        {},
+    ),
     "sequence parallel, recomputed": (
         2,
         f"MESH tp 2\nSPLIT heads, mlp, vocab OVER tp\n{SEQUENCE_PARALLEL}\nRECOMPUTE activations",

@@ -26,6 +26,31 @@ paddings of stored pieces, are what is not exact."""
 MORE: dict[str, Layout] = {
     "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
     "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
+    "states and activations on the host": (
+        2,
+        "MESH dp 2\nSTORE states OVER dp\nKEEP params IN bf16\nOFFLOAD states TO host\n"
+        "OFFLOAD activations WHERE kind IN ('linear', 'norm') TO host",
+        ROTARY,
+        {},
+    ),
+    "much vocabulary, in chunks": (
+        1,
+        "RECOMPUTE activations WHERE name = 'logits'",
+        {**ROTARY, "vocab": 8195},
+        {"microbatch": 4},
+    ),
+    "much vocabulary in tensors and chunks": (
+        2,
+        "MESH tp 2\nSPLIT heads, mlp, vocab OVER tp\nRECOMPUTE activations WHERE name = 'logits'",
+        {**LEARNED, "vocab": 8195},
+        {"microbatch": 4},
+    ),
+    "much vocabulary in chunks, bf16": (
+        2,
+        "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16\nRECOMPUTE activations WHERE name = 'logits'",
+        {**ROTARY, "vocab": 8195},
+        {"microbatch": 4},
+    ),
     "much vocabulary": (
         2,
         "MESH tp 2\nSPLIT heads, mlp, vocab OVER tp",

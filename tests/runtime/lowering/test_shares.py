@@ -37,7 +37,7 @@ LAYOUTS = {
     "stages and replicas": (4, "MESH pp 2, dp 2\nSPLIT layers OVER pp"),
     "replicas and stored states": (4, "MESH pp 2, dp 2\nSPLIT layers OVER pp\nSTORE states OVER dp"),
     "stages and stored replicas": (4, f"MESH pp 2, dp 2\nSPLIT layers OVER pp\n{STORED}"),
-    "computed again": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations"),
+    "computed again": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations WHERE name <> 'logits'"),
     "another route": (4, "MESH dp 4\nREDUCE grads OVER dp USING tree"),
 }
 NETWORKS: Mapping[str, dict[str, Any]] = {"learned": DROPPING, "rotary": ROTARY}

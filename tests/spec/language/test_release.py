@@ -14,10 +14,11 @@ def refusals_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("OFFLOAD states TO host", ["1:1 OFFLOAD is not in this release"]),
+        ("OFFLOAD states, activations TO host", []),
+        ("OFFLOAD params, states TO host", ["1:9 OFFLOAD params is not in this release"]),
         ("SEAL grads OVER site", ["1:1 SEAL is not in this release"]),
-        ("MESH dp 2\nOFFLOAD states TO host\nSEAL grads OVER dp", [
-            "2:1 OFFLOAD is not in this release", "3:1 SEAL is not in this release",
+        ("MESH dp 2\nOFFLOAD grads TO host\nSEAL grads OVER dp", [
+            "2:9 OFFLOAD grads is not in this release", "3:1 SEAL is not in this release",
         ]),
     ],
 )  # fmt: skip
@@ -59,6 +60,7 @@ def test_ranks_that_hold_the_same(text: str) -> None:
         "AVERAGE params OVER site EVERY 64 STEPS USING nesterov(0.7)",
         "RECOMPUTE activations WHERE layer % 2 = 0",
         "KEEP states IN fp32",
+        "OFFLOAD states TO host",
         "COMPUTE layers WHERE layer < 2 IN bf16",
         "MESH dp 2 WITHIN node",
         "SPLIT heads, mlp OVER tp",

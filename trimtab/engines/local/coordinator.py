@@ -144,7 +144,7 @@ class CoordinatorServer:
         fields: dict[str, Any] = {"epoch": state.epoch, "pid": os.getpid()}
         now_ns = time.monotonic_ns()
         return [
-            Line(kind="coordinator", t_ns=now_ns, fields=fields),
+            Line(kind=EventKind.COORDINATOR, t_ns=now_ns, fields=fields),
             Line(kind="decision", t_ns=now_ns, fields={"reason": reason}),
         ]
 

@@ -200,17 +200,14 @@ def _holdings(plan: Plan, pieces: Pieces) -> Mapping[int, Holding]:
     """By place on the pipeline's axis."""
     pipeline = plan.pipeline
     kept = pieces.activation_bytes(is_offloaded=False)
-    waiting = pieces.activation_bytes(is_offloaded=True)
     on_device = {place: Counter[Table](dict.fromkeys(TABLES, 0)) for place in kept}
-    on_host = Counter(waiting)
+    on_host = Counter(pieces.activation_bytes(is_offloaded=True))
     for parameter in plan.parameters.values():
         for place in {pipeline.rank_of_stage[stage] for stage in parameter.stages}:
             for table in TABLES:
-                stored_bytes = pieces.stored_bytes(parameter, table)
-                if table.value in parameter.offloaded:
-                    on_host[place] += stored_bytes
-                else:
-                    on_device[place][table] += stored_bytes
+                waiting = parameter.waiting_bytes(table, plan.axis_sizes)
+                on_host[place] += waiting
+                on_device[place][table] += pieces.stored_bytes(parameter, table) - waiting
     return {
         place: Holding(
             stages=pipeline.stages_of(place),

@@ -1,10 +1,7 @@
 """The tensors of a checkpoint, box by box: nobody who reads one needs the memory of all. Without torch."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
-from os import close
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.catalog.hugging_face import Box
-from trimtab.ledger.manifests import CheckpointError, FileEntry
+from trimtab.ledger.manifests import CheckpointError
 from trimtab.runtime.checkpoint.errors import StateMismatchError
+from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.pieces import StoredBox, StoredParts, inside, overlap, stored_parts
-from trimtab.runtime.checkpoint.store import OpenCheckpoint, check_digest, check_parts
-from trimtab.runtime.checkpoint.tensorfile import parse_header
+from trimtab.runtime.checkpoint.store import check_parts
+from trimtab.runtime.checkpoint.tensorfile import read_tensors
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """By part and logical name."""
 
 
 @contextmanager
-def open_contents(folder: Path) -> Iterator["Contents"]:
+def open_contents(folder: Path | ObjectPath, keys: Keyring | None) -> Iterator["Contents"]:
     """The tensors of a checkpoint, which is not pruned meanwhile.
 
-    Raises: as ``Contents``; CheckpointError if there is no checkpoint.
+    Args:
+        folder: Of the checkpoint.
+        keys: Of the run that it must be of; None for a run that has none.
+
+    Raises: as ``Contents`` and ``OpenCheckpoint``.
     """
-    with OpenCheckpoint(folder) as opened:
+    with OpenCheckpoint(folder, keys) as opened:
         yield Contents(opened)
 
 
 class Contents:
     """Reads tensors of an open checkpoint; nothing is kept.
 
-    Every byte of a file is checked before the first of them is used. A file from which nothing is read is not: where
-    ranks wrote files of their own, each rank checks those that it needs.
+    Every byte is checked before it is used, with the rest of its chunk. What is not read is not: where ranks wrote files
+    of their own, each rank checks of them what it needs.
 
     Args:
         opened: The checkpoint; open for as long as this is read.
@@ -46,8 +50,7 @@ class Contents:
 
     def __init__(self, opened: OpenCheckpoint) -> None:
         self._opened = opened
-        self._checked: set[FileEntry] = set()
-        self._files = {entry: self._mapped(entry) for entry in opened.manifest.files}
+        self._files = {entry: opened.file(entry) for entry in opened.manifest.files}
         try:
             self.parts = self._parts()
         except CheckpointError:
@@ -58,6 +61,11 @@ class Contents:
     def step(self) -> int:
         """Optimizer steps finished."""
         return self._opened.manifest.step
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever goes on from it should be told."""
+        return self._opened.warnings
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -77,8 +85,8 @@ class Contents:
 
         Raises: CheckpointError naming the first that is damaged.
         """
-        for entry in self._files:
-            self._check(entry)
+        for file in self._files.values():
+            file.check()
 
     def check_shapes(self, expected: Shapes, *, passed_over: Callable[[str], bool] | None = None) -> None:
         """Compare with what is wanted: by part, name and shape, never by position.
@@ -118,35 +126,22 @@ class Contents:
         for stored in self.parts[part][name].boxes:
             common = overlap(stored.box, box)
             if common is not None:
-                target[inside(common, box)] = self._array(stored)[inside(common, stored.box)]
+                target[inside(common, box)] = self._rows(stored, common)
 
-    def _array(self, stored: StoredBox) -> NDArray[np.float32]:
-        self._check(stored.file)
-        tensor = stored.tensor
-        last = tensor.offset_bytes + tensor.size_bytes
-        contents = self._files[stored.file][tensor.offset_bytes : last]
-        return np.frombuffer(contents, dtype="<f4").reshape(tensor.shape)
-
-    def _check(self, entry: FileEntry) -> None:
-        if entry in self._checked:
-            return
-        digest = hashlib.sha256(self._files[entry]).hexdigest()
-        check_digest(digest, entry, self._opened.source(entry))
-        self._checked.add(entry)
-
-    def _mapped(self, entry: FileEntry) -> memoryview:
-        fd = self._opened.open_file(entry)
-        try:
-            # An empty file cannot be mapped.
-            return memoryview(mmap(fd, entry.size_bytes, access=ACCESS_READ) if entry.size_bytes else b"")
-        finally:
-            close(fd)
+    def _rows(self, stored: StoredBox, common: Box) -> NDArray[np.float32]:
+        """What two boxes have in common; of the stored one only rows are read that have some of it."""
+        tensor, (rows, *columns) = stored.tensor, inside(common, stored.box) or (slice(0, 1),)
+        row_bytes = tensor.size_bytes // tensor.shape[0] if tensor.shape else tensor.size_bytes
+        first = tensor.offset_bytes + rows.start * row_bytes
+        contents = self._files[stored.file].read(first, first + (rows.stop - rows.start) * row_bytes)
+        found = np.frombuffer(contents, dtype="<f4")
+        return found.reshape((rows.stop - rows.start, *tensor.shape[1:]) if tensor.shape else ())[
+            (slice(None), *columns) if tensor.shape else ()
+        ]
 
     def _parts(self) -> StoredParts:
         opened = self._opened
-        tensors = {
-            entry: parse_header(contents, opened.source(entry)) for entry, contents in self._files.items()
-        }
+        tensors = {entry: read_tensors(file, opened.source(entry)) for entry, file in self._files.items()}
         check_parts(opened.manifest, {entry.name: found for entry, found in tensors.items()}, opened.name)
         return stored_parts(tensors, opened.name)
 

@@ -8,6 +8,14 @@ class UnsafePathError(InputError):
     """A name would lead out of the folder that it must stay in."""
 
 
+class SignatureError(CheckpointError):
+    """A checkpoint that nobody who has the run's key has signed: forged, of another run, or the key is the wrong one."""
+
+
+class EncryptionError(CheckpointError):
+    """An encrypted checkpoint, and the key that is given is none or the wrong one."""
+
+
 class StateMismatchError(CheckpointError):
     """A whole checkpoint whose tensors are not those of the model that is to continue.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trimtab.runtime.checkpoint.durable import write_all
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.writer import ABANDON_SIGNAL
 
 WRITER_MODULE = "trimtab.runtime.checkpoint.writer"
@@ -29,14 +30,16 @@ class WriterProcess:
     are read as they are.
     """
 
-    def __init__(self, *, staging_fd: int, size_bytes: int, folder: Path) -> None:
+    def __init__(
+        self, *, staging_fd: int, size_bytes: int, folder: Path | ObjectPath, run_folder: Path
+    ) -> None:
         """Start it.
 
         Raises: OSError if that is not possible.
         """
         command = [sys.executable, "-P", "-m", WRITER_MODULE]
         self._process = subprocess.Popen(
-            [*command, str(staging_fd), str(size_bytes), str(folder)],
+            [*command, str(staging_fd), str(size_bytes), str(folder), str(run_folder)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,26 +11,29 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trimtab.ledger.manifests import (
-    FORMAT_MAJOR,
-    FORMAT_MINOR,
-    WHOLE_VERSION,
-    Manifest,
-    folder_name,
-    manifest_document,
-    writer_of,
-)
+from trimtab.ledger.checkpoint_folders import folder_name, unfinished_name, writer_of
+from trimtab.ledger.manifests import CheckpointError, Manifest, manifest_document
 from trimtab.policy.retention import Retention, plan_pruning
-from trimtab.runtime.checkpoint.durable import free_bytes, take_away
+from trimtab.runtime.checkpoint.chunks import stored_bytes
+from trimtab.runtime.checkpoint.cipher import TAG_BYTES
+from trimtab.runtime.checkpoint.durable import free_bytes, process_space, take_away
 from trimtab.runtime.checkpoint.events import Event, Failed, Kept, Pruned, Saved, Skipped, WriterLost
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import State
+from trimtab.runtime.checkpoint.object_target import GIVEN_UP, attempt_of
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.process import WriterEndedError, WriterProcess, is_writer
-from trimtab.runtime.checkpoint.staging import Layout, StagingBuffer
+from trimtab.runtime.checkpoint.staging import FileImage, Layout, StagingBuffer
 from trimtab.runtime.checkpoint.store import find_checkpoints
 from trimtab.terms.version import __version__
 
 MAX_EXTRA_BYTES = 60_000
 """A request must fit into a pipe that nobody reads yet (64 KiB on Linux), or staging would wait."""
+FORSAKEN_S = 3600.0
+"""Without a byte, after which an unfinished save of another machine is given up: its writers wait five minutes at most."""
+PATIENCE_S = 300.0
+"""In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
 MANIFEST_ROOM_BYTES = 1_000_000
 """Free space asked for beyond the tensors: manifest, folder and the file system's own."""
 
@@ -53,11 +57,13 @@ class Company:
         rank: The saver's own.
         is_lead: Whether it makes the folder, and gives it its name when all have written; one rank does.
         others: For the lead: what every other rank writes, names and shapes.
+        patience_s: How long the lead waits while nothing arrives of another rank's files.
     """
 
     rank: int
     is_lead: bool
     others: Mapping[int, State] = field(default_factory=dict)
+    patience_s: float = PATIENCE_S
 
 
 class Saver:
@@ -73,25 +79,38 @@ class Saver:
     The writer dies with the thread that created the saver.
     """
 
-    def __init__(self, folder: Path, state: State, company: Company | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | ObjectPath,
+        state: State,
+        company: Company | None = None,
+        *,
+        keys: Keyring | None = None,
+        run_folder: Path | None = None,
+    ) -> None:
         """Allocate the staging memory, start the writer and clear away what dead writers left.
 
         Args:
-            folder: ``RUN/checkpoints``; created if it is not there.
+            folder: ``RUN/checkpoints``, created if it is not there; or a place in an object store.
             state: The tensors that will be saved; only names and shapes are taken.
             company: With whom it saves; None for a saver of all the state.
+            keys: Of the run; None: nothing is signed.
+            run_folder: Where pins and marks stand; None: the folder around ``folder``.
 
         Raises: ValueError if the state cannot be saved at all; OSError if the folder cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._company = company
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            run_folder = run_folder or folder.parent
+        assert run_folder is not None, "an object store has no run's folder around it"
+        self._folder, self._run_folder = folder, run_folder
+        self._company, self._keys = company, keys
         self._is_lead = company is None or company.is_lead
         self._staging = StagingBuffer(state, company.rank if company else None)
         others = company.others if company else {}
         self._others = {rank: Layout.of(tensors, rank) for rank, tensors in others.items()}
         self._into: str | None = None
-        self._complete = _complete_steps(folder)
+        self._complete = _complete_steps(folder, keys)
         self._events: list[Event] = []
         self._saving: int | None = None
         self._started_ns = 0
@@ -112,7 +131,7 @@ class Saver:
     def size_bytes(self) -> int:
         """Of all files of a checkpoint, as far as this saver knows: the lead knows all."""
         layouts = (self._staging.layout, *self._others.values())
-        return sum(layout.size_bytes for layout in layouts)
+        return sum(self._stored_bytes(file) for layout in layouts for file in layout.files)
 
     def open(self, step: int) -> str | None:
         """Make the folder into which all write, on the lead; its name, or None and an event."""
@@ -126,8 +145,9 @@ class Saver:
                 self._start_writer()
             if self._writer is None:
                 raise OSError("there is no checkpoint writer")
-            name = f"{folder_name(step)}.tmp-{self._writer.pid}"
-            (self._folder / name).mkdir()
+            name = self._new_name(step, self._writer)
+            if isinstance(self._folder, Path):
+                (self._folder / name).mkdir()
         except OSError as error:
             self._events.append(Failed(step=step, reason=str(error)))
             return None
@@ -136,7 +156,12 @@ class Saver:
     def give_up(self, step: int, into: str, reason: str) -> None:
         """Nothing is staged into a folder that was opened, on the lead."""
         self._events.append(Skipped(step=step, reason=reason))
-        take_away(self._folder / into)
+        self._leave(into)
+
+    def _new_name(self, step: int, writer: WriterProcess) -> str:
+        """Of an attempt: on disk one that tells whose it is, in an object store one that no other ever has."""
+        is_on_disk = isinstance(self._folder, Path)
+        return unfinished_name(step, writer.pid, process_space() if is_on_disk else secrets.token_hex(4))
 
     def stage(
         self,
@@ -169,9 +194,10 @@ class Saver:
             self._leave(into)
             return False
         try:
-            request = self._request(step, extra, retention, fault, into)
             if into is None:
                 self._check_space()
+                into = self._own_attempt(step)
+            request = self._request(step, extra, retention, fault, into)
             self._staging.fill(state)
             self._send(request)
         except (OSError, ValueError) as error:
@@ -213,10 +239,22 @@ class Saver:
         self._staging.close()
         return events
 
+    def _own_attempt(self, step: int) -> str | None:
+        """A name for what is saved without company, where the manifest must say it."""
+        if isinstance(self._folder, Path) or self._writer is None:
+            return None
+        return self._new_name(step, self._writer)
+
     def _leave(self, into: str | None) -> None:
         """The own part of a save in company will not come."""
-        if into is not None:
+        if into is None:
+            return
+        if isinstance(self._folder, Path):
             take_away(self._folder / into)
+            return
+        step = into.partition(".tmp-")[0]
+        with contextlib.suppress(OSError):  # then the others wait until they lose patience
+            (self._folder / step / attempt_of(into) / GIVEN_UP).write(b"")
 
     def _reason_to_skip(self, step: int, finite: bool) -> str:
         if not finite:
@@ -237,13 +275,21 @@ class Saver:
     ) -> dict[str, Any]:
         found: dict[str, Any] = {
             "step": step,
+            "run": self._keys.run if self._keys else "",
             "started_ns": self._started_ns,
             "fault": fault,
             "files": [
-                {"name": file.name, "offset_bytes": file.offset_bytes, "size_bytes": file.size_bytes}
+                {
+                    "name": file.name,
+                    "offset_bytes": file.offset_bytes,
+                    "size_bytes": file.size_bytes,
+                    "head_bytes": len(file.header),
+                }
                 for file in self._staging.layout.files
             ],
             "prune": [],
+            "key": self._keys.signing.secret.hex() if self._keys else None,
+            "sealing": self._keys.sealing.secret.hex() if self._keys and self._keys.sealing else None,
         }
         if into is not None:
             found["into"] = into
@@ -251,18 +297,22 @@ class Saver:
             assert self._company is not None, "who is not the lead has company"
             return found | {"receipt": _receipt(self._company.rank)}
         return found | {
-            "manifest": manifest_document(self._manifest(step, extra)),
+            "manifest": manifest_document(self._manifest(step, extra, into)),
+            "remove": _abandoned(self._folder, None) if isinstance(self._folder, Path) else [],
             "prune": plan_pruning(self._complete | {step}, retention).remove,
+            "patience_s": self._company.patience_s if self._company else PATIENCE_S,
             "others": [
                 {
                     "receipt": _receipt(rank),
-                    "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in layout.files],
+                    "files": [
+                        {"name": file.name, "size_bytes": self._stored_bytes(file)} for file in layout.files
+                    ],
                 }
                 for rank, layout in self._others.items()
             ],
         }
 
-    def _manifest(self, step: int, extra: Mapping[str, Any]) -> Manifest:
+    def _manifest(self, step: int, extra: Mapping[str, Any], into: str | None) -> Manifest:
         layouts = (self._staging.layout, *self._others.values())
         return Manifest(
             step=step,
@@ -270,10 +320,17 @@ class Saver:
             parts=tuple(part for layout in layouts for part in layout.parts),
             extra=_as_read_back(extra),
             written_by=__version__,
-            version=WHOLE_VERSION if self._company is None else (FORMAT_MAJOR, FORMAT_MINOR),
+            run=self._keys.run if self._keys else "",
+            folder=attempt_of(into) if into and not isinstance(self._folder, Path) else "",
         )
 
+    def _stored_bytes(self, file: FileImage) -> int:
+        tag_bytes = TAG_BYTES if self._keys and self._keys.sealing else 0
+        return stored_bytes(file.size_bytes, head_bytes=len(file.header), tag_bytes=tag_bytes)
+
     def _check_space(self) -> None:
+        if not isinstance(self._folder, Path):
+            return  # an object store has as much room as is paid for
         needed = self.size_bytes + MANIFEST_ROOM_BYTES
         free = free_bytes(self._folder)
         if free < needed:
@@ -299,10 +356,14 @@ class Saver:
         """Start one and have it clear away what dead ones left; an event if that is not possible."""
         try:
             self._writer = WriterProcess(
-                staging_fd=self._staging.fd, size_bytes=self._staging.layout.image_bytes, folder=self._folder
+                staging_fd=self._staging.fd,
+                size_bytes=self._staging.layout.image_bytes,
+                folder=self._folder,
+                run_folder=self._run_folder,
             )
             if self._is_lead:
-                self._writer.send({"remove": _abandoned(self._folder, self._writer)})
+                abandoned = _abandoned(self._folder, self._writer) if isinstance(self._folder, Path) else []
+                self._writer.send({"remove": abandoned})
         except OSError as error:
             self._events.append(WriterLost(reason=f"cannot start the checkpoint writer: {error}"))
 
@@ -338,7 +399,7 @@ class Saver:
         self._writer = None
         self._events.append(WriterLost(reason=reason))
         with contextlib.suppress(OSError):  # else what was known before still holds
-            self._complete = _complete_steps(self._folder)
+            self._complete = _complete_steps(self._folder, self._keys)
         saving, self._saving = self._saving, None
         into, self._into = self._into, None
         if self._is_lead and saving in self._complete:  # it died between the last act and its answer
@@ -370,18 +431,52 @@ def _as_read_back(extra: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _complete_steps(folder: Path) -> set[int]:
-    return {found.step for found in find_checkpoints(folder) if found.is_complete}
+def _complete_steps(folder: Path | ObjectPath, keys: Keyring | None) -> set[int]:
+    """Those that this run can go on from. Others neither count among the newest nor are ever removed."""
+    return {
+        found.step
+        for found in find_checkpoints(folder)
+        if found.is_complete and _is_own(folder / found.name, keys)
+    }
 
 
-def _abandoned(folder: Path, writer: WriterProcess) -> list[str]:
-    """Unfinished folders that no writer on this machine is at work on; the one just started is not yet.
+def _is_own(folder: Path | ObjectPath, keys: Keyring | None) -> bool:
+    try:
+        OpenCheckpoint(folder, keys).close()
+    except CheckpointError:
+        return False
+    return True
 
-    Process numbers come again, in containers even the same ones at every start: that a process lives is not
-    enough.
+
+def _abandoned(folder: Path, started: WriterProcess | None) -> list[str]:
+    """Unfinished folders whose writers are provably gone.
+
+    Process numbers come again, in containers even the same ones at every start: that a process lives is not enough. And
+    what is no process here may be one on another machine, of a run that goes on there: only when nothing has been written
+    for ``FORSAKEN_S``, beyond the patience of every writer, is it nobody's.
+
+    Args:
+        folder: Of the run's checkpoints.
+        started: A writer that was started just now, which has not begun anything.
     """
-    return [
-        name
-        for name in os.listdir(folder)
-        if (pid := writer_of(name)) is not None and (pid == writer.pid or not is_writer(pid))
-    ]
+    space = process_space()
+    found = []
+    for name in os.listdir(folder):
+        if (writer := writer_of(name)) is None:
+            continue
+        pid, where = writer
+        if where not in ("", space):
+            is_gone = _is_forsaken(folder / name)
+        else:
+            is_gone = (started is not None and pid == started.pid) or not is_writer(pid)
+        if is_gone:
+            found.append(name)
+    return found
+
+
+def _is_forsaken(unfinished: Path) -> bool:
+    try:
+        times = [path.stat().st_mtime for path in (unfinished, *unfinished.iterdir())]
+    except OSError:  # somebody is at work in it, or it has gone
+        return False
+    return max(times) < time.time() - FORSAKEN_S

@@ -1,36 +1,35 @@
-"""The folder ``checkpoints`` of a run on disk: what is there, and is it whole? Without torch."""
+"""The checkpoints of a run, on disk or in an object store: what is there, and is it whole? Without torch."""
 
-import fcntl
-import hashlib
+import contextlib
 import os
 import re
-import stat
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from types import MappingProxyType
 
+from trimtab.ledger.checkpoint_folders import FoundCheckpoint, folder_name, list_checkpoints
 from trimtab.ledger.manifests import (
     MANIFEST_NAME,
     CheckpointError,
-    FileEntry,
-    FoundCheckpoint,
     Manifest,
     UnsupportedFormatError,
-    folder_name,
-    list_checkpoints,
-    parse_manifest,
 )
 from trimtab.runtime.checkpoint.durable import sync_folder
-from trimtab.runtime.checkpoint.errors import UnsafePathError
+from trimtab.runtime.checkpoint.errors import EncryptionError, SignatureError, UnsafePathError
+from trimtab.runtime.checkpoint.keyring import Keyring
+from trimtab.runtime.checkpoint.local_folder import read_text, text_of
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.opened import OpenCheckpoint
 from trimtab.runtime.checkpoint.pieces import stored_parts
-from trimtab.runtime.checkpoint.tensorfile import TensorEntry, parse_header, split_name
+from trimtab.runtime.checkpoint.tensorfile import TensorEntry, read_tensors, split_name
 
-MAX_MANIFEST_BYTES = 64_000_000
 MAX_LOOKS = 20
 """At a folder that keeps changing; two or three are common beside a trainer that saves all the time."""
+SIGHT_S = 60.0
+"""In which shared storage shows what another machine has written: caches of names live for half a minute."""
+FIRST_LOOK_S = 0.05
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 
 
@@ -50,7 +49,7 @@ class FileProblem:
 class NewestCheckpoint:
     """Where a run can continue, and what was passed over on the way."""
 
-    folder: Path | None
+    folder: Path | ObjectPath | None
     """None if the run has no complete checkpoint."""
     warnings: tuple[str, ...]
     """One for every newer folder that is not complete, with the file that is not."""
@@ -73,14 +72,18 @@ def resolve_inside(root: Path, name: str) -> Path:
     return path
 
 
-def find_checkpoints(root: Path) -> tuple[FoundCheckpoint, ...]:
+def find_checkpoints(root: Path | ObjectPath) -> tuple[FoundCheckpoint, ...]:
     """Everything in a run's folder ``checkpoints`` in order of step; nothing if there is no such folder.
 
     Safe beside a running trainer.
+
+    Raises: OSError if an object store does not answer.
     """
+    if isinstance(root, ObjectPath):
+        return _find_objects(root)
     return look_until_still(
         lambda: _names(root),
-        read=lambda path: _read_text(root / path),
+        read=lambda path: read_text(root / path),
         size=lambda path: (root / path).lstat().st_size,
     )
 
@@ -102,121 +105,111 @@ def look_until_still(
     return found
 
 
-def newest_complete(root: Path) -> NewestCheckpoint:
+def newest_complete(
+    root: Path | ObjectPath, keys: Keyring | None, suspect: Mapping[int, str] = MappingProxyType({})
+) -> NewestCheckpoint:
     """The newest checkpoint of which every file is there with its size; ``load`` checks the contents.
 
-    Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read: passing over
-        it would silently go back in the run.
+    Args:
+        root: The folder ``checkpoints``.
+        keys: Of the run; None for a run that has none.
+        suspect: Steps that are passed over as long as there is another, and why.
+
+    Raises: UnsupportedFormatError if a newer one is in a format that this Trimtab does not read, SignatureError if one is
+        not signed by this run, EncryptionError if the key is missing: passing over it would silently go back in the
+        run.
     """
-    warnings: list[str] = []
-    for found in reversed(find_checkpoints(root)):
-        if isinstance(found.error, UnsupportedFormatError):
-            raise found.error
-        if found.error is None:
-            return NewestCheckpoint(folder=root / found.name, warnings=tuple(warnings))
-        warnings.append(f"passed over {found.error}")
+    for _ in range(MAX_LOOKS):
+        warnings: list[str] = []
+        there = find_checkpoints(root)
+        trusted = {found.step for found in there if found.is_complete} - suspect.keys()
+        for found in reversed(there):
+            folder, error = root / found.name, found.error
+            if error is None and found.step in suspect and trusted:
+                warnings.append(f"passed over {found.name}: it is suspect: {suspect[found.step]}")
+                continue
+            if error is None:
+                try:
+                    OpenCheckpoint(folder, keys).close()
+                    return NewestCheckpoint(folder=folder, warnings=tuple(warnings))
+                except CheckpointError as refused:
+                    error = refused
+                if not (folder / MANIFEST_NAME).exists():  # pruned just now: there is a newer one
+                    break
+            if isinstance(error, UnsupportedFormatError | SignatureError | EncryptionError):
+                raise error
+            warnings.append(f"passed over {error}")
+        else:
+            break
     return NewestCheckpoint(folder=None, warnings=tuple(warnings))
 
 
-def verify_checkpoint(folder: Path) -> list[FileProblem]:
-    """Read every byte of a checkpoint and name each file that is not whole; empty if all are."""
+def await_sight(
+    folder: Path | ObjectPath,
+    keys: Keyring | None,
+    *,
+    timeout_s: float = SIGHT_S,
+    on_wait: Callable[[], None] = lambda: None,
+) -> None:
+    """Return when a checkpoint can be seen that is known to be whole: shared storage may show it late, file by file.
+
+    Args:
+        folder: Of the checkpoint, which another rank has found.
+        keys: Of the run.
+        timeout_s: How long to wait for it.
+        on_wait: Called before each look but the first.
+
+    Raises: CheckpointError if it is not seen in time; SignatureError, EncryptionError, UnsupportedFormatError at once.
+    """
+    deadline_s, pause_s = time.monotonic() + timeout_s, FIRST_LOOK_S
+    while True:
+        try:
+            with OpenCheckpoint(folder, keys) as opened:
+                for entry in opened.manifest.files:
+                    opened.file(entry)
+            return
+        except (UnsupportedFormatError, SignatureError, EncryptionError):
+            raise
+        except CheckpointError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+        on_wait()
+        if isinstance(folder, Path):
+            with contextlib.suppress(OSError):
+                os.listdir(folder.parent)  # has network storage look at its folders anew
+
+
+def verify_checkpoint(folder: Path | ObjectPath, keys: Keyring | None) -> list[FileProblem]:
+    """Read every byte of a checkpoint and name each file that is not the run's own and whole; empty if all are."""
     try:
-        with OpenCheckpoint(folder) as opened:
+        with OpenCheckpoint(folder, keys) as opened:
             return _verify_files(opened)
     except CheckpointError as error:
         source = f"{folder.name}/{MANIFEST_NAME}"
         return [FileProblem(file=source, reason=str(error).removeprefix(f"{source}: "))]
 
 
-def set_aside(root: Path, step: int) -> Path:
+def set_aside(root: Path | ObjectPath, step: int) -> Path | ObjectPath:
     """Rename a checkpoint so that it counts no more, and nothing is lost; for a rollback to before it.
+
+    In an object store the manifest alone is moved; the files stay where they are.
 
     Returns: Where it is now: ``step-20.set-aside-1``.
     """
     folder = root / folder_name(step)
     attempt = 1
-    while (aside := folder.with_name(f"{folder.name}.set-aside-{attempt}")).exists():
+    while (aside := root / f"{folder.name}.set-aside-{attempt}").exists():
         attempt += 1
-    folder.rename(aside)
-    sync_folder(root)
+    if isinstance(folder, ObjectPath):
+        manifest = folder / MANIFEST_NAME
+        (ObjectPath(str(aside)) / MANIFEST_NAME).write(manifest.read())
+        manifest.remove()
+    else:
+        folder.rename(str(aside))
+        sync_folder(folder.parent)
     return aside
-
-
-class OpenCheckpoint:
-    """A checkpoint that is being read: it is not pruned meanwhile, and no link leads out of it.
-
-    A context manager. The lock is advisory and shared among readers; where the storage knows no locks,
-    reading goes on without.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.name = folder.name
-        try:
-            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise CheckpointError(f"{folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise CheckpointError(f"{folder}: it is being removed") from error
-        except OSError:
-            pass  # some network storage has no flock
-        try:
-            self.manifest = parse_manifest(self._read_manifest(), f"{self.name}/{MANIFEST_NAME}")
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._fd)
-
-    def entry(self, name: str) -> FileEntry:
-        """What the manifest says of a file.
-
-        Raises: CheckpointError if it says nothing.
-        """
-        for entry in self.manifest.files:
-            if entry.name == name:
-                return entry
-        raise CheckpointError(f"{self.name}/{MANIFEST_NAME}: it lists no {name}")
-
-    def source(self, entry: FileEntry) -> str:
-        """The name of a file in messages."""
-        return f"{self.name}/{entry.name}"
-
-    def open_file(self, entry: FileEntry) -> int:
-        """A descriptor of a regular file that has the size the manifest states.
-
-        Raises: CheckpointError naming the file.
-        """
-        fd = _open_regular(entry.name, self.source(entry), folder_fd=self._fd)
-        found = os.fstat(fd).st_size
-        if found == entry.size_bytes:
-            return fd
-        os.close(fd)
-        raise CheckpointError(f"{self.source(entry)}: {found} bytes, expected {entry.size_bytes}")
-
-    def _read_manifest(self) -> str:
-        source = f"{self.name}/{MANIFEST_NAME}"
-        return _text_of(_open_regular(MANIFEST_NAME, source, folder_fd=self._fd), source)
-
-
-def check_digest(found: str, entry: FileEntry, source: str) -> None:
-    """Refuse contents that are not those that were written.
-
-    Raises: CheckpointError naming ``source``.
-    """
-    if found != entry.sha256:
-        raise CheckpointError(
-            f"{source}: damaged: sha256 {found[:16]}..., expected {entry.sha256[:16]}...; "
-            "roll back to an older checkpoint, or restore the file"
-        )
 
 
 def check_parts(manifest: Manifest, tensors: Mapping[str, Iterable[TensorEntry]], source: str) -> None:
@@ -252,7 +245,9 @@ def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     for entry in opened.manifest.files:
         source = opened.source(entry)
         try:
-            tensors[entry] = _read_tensors(opened, entry)
+            file = opened.file(entry)
+            file.check()
+            tensors[entry] = read_tensors(file, source)
         except CheckpointError as error:
             problems.append(FileProblem(file=source, reason=str(error).removeprefix(f"{source}: ")))
     if not problems:
@@ -261,17 +256,20 @@ def _verify_files(opened: OpenCheckpoint) -> list[FileProblem]:
     return problems
 
 
-def _read_tensors(opened: OpenCheckpoint, entry: FileEntry) -> tuple[TensorEntry, ...]:
-    source = opened.source(entry)
-    fd = opened.open_file(entry)
-    try:
-        if entry.size_bytes == 0:
-            return parse_header(memoryview(b""), source)
-        with mmap(fd, entry.size_bytes, access=ACCESS_READ) as mapped, memoryview(mapped) as contents:
-            check_digest(hashlib.sha256(contents).hexdigest(), entry, source)
-            return parse_header(contents, source)
-    finally:
-        os.close(fd)
+def _find_objects(root: ObjectPath) -> tuple[FoundCheckpoint, ...]:
+    """One listing tells all sizes; what is not whole yet, or any more, is told by its manifest."""
+    sizes = root.sizes()
+
+    def size(path: str) -> int:
+        if path not in sizes:
+            raise FileNotFoundError(2, "there is no such object", path)
+        return sizes[path]
+
+    def read(path: str) -> str:
+        size(path)
+        return text_of((root / path).read(), path)
+
+    return list_checkpoints(sorted({name.partition("/")[0] for name in sizes}), read=read, size=size)
 
 
 def _names(root: Path) -> list[str]:
@@ -279,31 +277,3 @@ def _names(root: Path) -> list[str]:
         return sorted(os.listdir(root))
     except FileNotFoundError:
         return []
-
-
-def _read_text(path: Path) -> str:
-    source = f"{path.parent.name}/{path.name}"
-    return _text_of(_open_regular(path, source), source)
-
-
-def _open_regular(path: str | Path, source: str, *, folder_fd: int | None = None) -> int:
-    try:
-        # not blocking, or a pipe planted under this name would hold up the reader for ever
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder_fd)
-    except OSError as error:
-        raise CheckpointError(f"{source}: {error.strerror}") from error
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise CheckpointError(f"{source}: not a regular file")
-
-
-def _text_of(fd: int, source: str) -> str:
-    with open(fd, "rb") as file:
-        contents = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(contents) > MAX_MANIFEST_BYTES:
-        raise CheckpointError(f"{source}: more than {MAX_MANIFEST_BYTES} bytes")
-    try:
-        return contents.decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{source}: not text: {error}") from error

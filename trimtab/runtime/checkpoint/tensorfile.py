@@ -22,6 +22,7 @@ from trimtab.ledger.manifests import (
     rank_file,
     whole_file,
 )
+from trimtab.runtime.checkpoint.checked import File
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
@@ -100,18 +101,31 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> by
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def parse_header(contents: memoryview, source: str) -> tuple[TensorEntry, ...]:
+def read_tensors(file: File, source: str) -> tuple[TensorEntry, ...]:
+    """The tensors of a file, of which the header alone is read. See ``parse_header``."""
+    head = file.read(0, min(_LENGTH_BYTES, file.size_bytes))
+    length = int.from_bytes(head, "little")
+    if length <= MAX_HEADER_BYTES:  # else it is none, as the parser says
+        head = file.read(0, min(_LENGTH_BYTES + length, file.size_bytes))
+    return parse_header(head, source, size_bytes=file.size_bytes)
+
+
+def parse_header(
+    contents: memoryview, source: str, *, size_bytes: int | None = None
+) -> tuple[TensorEntry, ...]:
     """The tensors of a file, in the order in which they stand in it.
 
     Args:
-        contents: The whole file, as bytes.
+        contents: The whole file, or the beginning of it with the whole header.
         source: The name that errors show.
+        size_bytes: Of the whole file; None: of ``contents``.
 
     Raises: CheckpointError if this is not a safetensors file of fp32 tensors that cover it without gap or
         overlap.
     """
-    if len(contents) < _LENGTH_BYTES:
-        raise CheckpointError(f"{source}: {len(contents)} bytes are too few for a safetensors file")
+    size_bytes = len(contents) if size_bytes is None else size_bytes
+    if size_bytes < _LENGTH_BYTES:
+        raise CheckpointError(f"{source}: {size_bytes} bytes are too few for a safetensors file")
     length = int.from_bytes(contents[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
     if length > MAX_HEADER_BYTES or start > len(contents):
@@ -129,7 +143,7 @@ def parse_header(contents: memoryview, source: str) -> tuple[TensorEntry, ...]:
         _parse_entry(name, item, start, source) for name, item in document.items() if name != "__metadata__"
     ]
     entries.sort(key=lambda entry: (entry.offset_bytes, entry.size_bytes))
-    _check_cover(entries, start, len(contents), source)
+    _check_cover(entries, start, size_bytes, source)
     return tuple(entries)
 
 

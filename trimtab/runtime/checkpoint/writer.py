@@ -1,40 +1,43 @@
 """The process that makes staged state durable while training goes on.
 
-Started by the saver as ``python -m trimtab.runtime.checkpoint.writer FD SIZE FOLDER``; never by hand. It
+Started by the saver as ``python -m trimtab.runtime.checkpoint.writer FD SIZE FOLDER RUN``; never by hand. It
 imports the standard library only, so that it starts in milliseconds and a hundred megabytes of libraries do
-not lie beside every trainer.
+not lie beside every trainer; what encrypts, or speaks with an object store, is loaded when it is needed.
 
 Requests come as JSON lines on stdin, answers go as JSON lines to stdout. The state itself never passes
 through a pipe: the memory behind FD holds the exact bytes of the files.
 
     {"remove": ["step-10.tmp-7"]}                            leftovers of a writer that is gone
     {"step": 20, "started_ns": 5, "fault": null,             a save
-     "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104}],
-     "manifest": {...}, "prune": [5, 10]}
+     "files": [{"name": "model.safetensors", "offset_bytes": 0, "size_bytes": 104, "head_bytes": 64}],
+     "manifest": {...}, "prune": [5, 10], "key": "9f86…", "sealing": null}
 
     {"step": 20, …, "into": "step-20.tmp-6",                 one rank's part of a save that several write together
      "receipt": "rank-1.json"}
     {"step": 20, …, "manifest": {...}, "into": "step-20.tmp-7",      the lead's, who waits for the others
-     "others": [{"receipt": "rank-1.json", "files": [{"name": "model-1.safetensors", "size_bytes": 104}]}]}
+     "patience_s": 300.0, "others": [{"receipt": "rank-1.json", "files": [{"name": "model-1.safetensors", "size_bytes": 104}]}]}
 
     {"event": "ready"}                                       after the start
     {"event": "saved", "step": 20, "seconds": 0.4, "pruned": [5], "kept": [[10, "it is being read"]]}
     {"event": "failed", "step": 20, "reason": "..."}
 
+``key`` is the secret that signs, in hexadecimal, or null, ``sealing`` the one that wraps the keys of encrypted files. They
+pass through the pipe and are written nowhere.
+
 Several ranks that write together write into one folder, which the lead has made. Each leaves a receipt when its files are
-durable: their entries in the manifest. The lead waits for all of them, and gives the folder its name. Whoever cannot do
-its part, or dies, takes the folder away: so the others notice, without a word between them.
+durable: their entries in the manifest, signed. The lead waits for all of them, and gives the folder its name. Whoever cannot do
+its part, or dies, takes the folder away: so the others notice, without a word between them. In an object store the lead
+writes the manifest last instead, and who gives up leaves word of it.
 
 The end of stdin means that the trainer is done or dead: what is unfinished is discarded at once.
 """
 
+import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -43,19 +46,18 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from trimtab.runtime.checkpoint.durable import free_bytes, sync_folder, take_away, write_all
+from trimtab.runtime.checkpoint.chunks import CHUNK_BYTES, chunk_ends, digest_of
+from trimtab.runtime.checkpoint.cipher import ALGORITHM, TAG_BYTES, about, new_secret, sealer, wrap
+from trimtab.runtime.checkpoint.folder_target import Attempt, FolderTarget, Sink, Target
+from trimtab.runtime.checkpoint.object_target import ObjectTarget
+from trimtab.runtime.checkpoint.objects import ObjectPath
+from trimtab.runtime.checkpoint.signing import Key, receipt_mark, signed
 from trimtab.runtime.lifeline import die_with_parent
 
 NICENESS = 10
 """The trainer's own threads come first; on an idle core it makes no difference."""
-CHUNK_BYTES = 4_000_000
-"""Hashed while in the cache, and short enough to notice the trainer's death in between."""
 SLOW_CHUNK_S = 0.1
 """The pause after each chunk under the planted fault ``slow``."""
-PATIENCE_S = 300.0
-"""In which nothing of another rank's files has arrived, until it is given up: network storage may show them minutes late."""
-LOOK_S = 0.02
-"""Between two looks at what the others have written."""
 ABANDON_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 """Ends the writer as the end of stdin does. A real-time signal where there is one: SIGUSR1 is what clusters
 send to a whole process group as a notice of preemption."""
@@ -100,7 +102,8 @@ class Requests:
 
 def main(arguments: list[str]) -> int:
     """Serve one trainer until it goes away."""
-    fd, size_bytes, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
+    fd, size_bytes = int(arguments[0]), int(arguments[1])
+    target = _target(arguments[2], Path(arguments[3]))
     try:
         _outlive_nobody()
         os.nice(NICENESS)
@@ -108,9 +111,15 @@ def main(arguments: list[str]) -> int:
         requests = Requests(sys.stdin.fileno())
         _answer({"event": "ready"})
         while True:
-            _serve(requests.next(), image, folder, requests.check)
+            _serve(requests.next(), image, target, requests.check)
     except (TrainerGoneError, BrokenPipeError):
         return 0
+
+
+def _target(place: str, run_folder: Path) -> Target:
+    if "://" not in place:
+        return FolderTarget(Path(place), run_folder)
+    return ObjectTarget(ObjectPath(place), run_folder)
 
 
 def _outlive_nobody() -> None:
@@ -130,133 +139,141 @@ def _abandon(*_: object) -> None:
     raise TrainerGoneError
 
 
-def _serve(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
-    for name in request.get("remove", ()):
-        take_away(folder / name)
+def _serve(request: dict[str, Any], image: memoryview, target: Target, check: Callable[[], None]) -> None:
+    if "remove" in request:
+        with contextlib.suppress(OSError):  # it is looked for again
+            target.clear(request["remove"])
     if "step" not in request:
         return
     step = request["step"]
     try:
-        _save(request, image, folder, check)
-    except OSError as error:
-        _answer({"event": "failed", "step": step, "reason": _explain(error, request, folder)})
+        _save(request, image, target, check)
+    except (OSError, ImportError) as error:
+        _answer({"event": "failed", "step": step, "reason": _explain(error, request, target)})
         return
     seconds = (time.monotonic_ns() - request["started_ns"]) / 1e9
-    pruned, kept = _prune(request["prune"], folder)
+    pruned, kept = _prune(request["prune"], target)
     _answer({"event": "saved", "step": step, "seconds": seconds, "pruned": pruned, "kept": kept})
 
 
-def _explain(error: OSError, request: dict[str, Any], folder: Path) -> str:
+def _explain(error: OSError | ImportError, request: dict[str, Any], target: Target) -> str:
     if isinstance(error, FileNotFoundError) and "into" in request:
         return f"{request['into']} was taken away: another rank could not write its part, and says why"
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, ImportError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
     needed_bytes = sum(file["size_bytes"] for file in request["files"])
-    return f"{error.strerror}: needs {needed_bytes} bytes, {free_bytes(folder)} free without this attempt"
+    return f"{error.strerror}: needs {needed_bytes} bytes, {target.free_bytes()} free without this attempt"
 
 
 def _answer(answer: dict[str, Any]) -> None:
     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def _save(request: dict[str, Any], image: memoryview, folder: Path, check: Callable[[], None]) -> None:
-    """Write, make durable, and only then give the folder its name: one act that either happened or did not."""
-    final = folder / f"step-{request['step']}"
-    unfinished = folder / request["into"] if "into" in request else _unfinished(final)
+def _save(request: dict[str, Any], image: memoryview, target: Target, check: Callable[[], None]) -> None:
+    """Write, make durable, and only then make it a checkpoint: one act that either happened or did not."""
+    key = Key(secret=bytes.fromhex(request["key"])) if request["key"] else None
+    attempt = target.attempt(request["step"], request.get("into"))
     try:
-        if "into" not in request:
-            unfinished.mkdir()
-        entries = [
-            _write_region(unfinished, file, image, request["fault"], check) for file in request["files"]
-        ]
+        entries = [_write_region(attempt, file, image, request, check) for file in request["files"]]
         if "receipt" in request:
-            _leave_receipt(unfinished / request["receipt"], entries, check)
+            attempt.leave(request["receipt"], _receipt(request["step"], entries, key))
             return
-        for other in request.get("others", ()):
-            entries += _await(unfinished, other, check)
-        text = json.dumps(request["manifest"] | {"files": entries}, indent=1, allow_nan=False).encode()
-        _write_file(unfinished / "manifest.json", memoryview(text), None, check)
-        sync_folder(unfinished)
-        os.rename(unfinished, final)  # fails if there is a checkpoint of this name: none is ever overwritten
+        others = request.get("others", ())
+        for other in others:
+            entries += _await(attempt, other, request, key, check)
+        manifest = request["manifest"] | {"files": entries}
+        attempt.finish(signed(manifest, key) if key else manifest, [other["receipt"] for other in others])
     except BaseException:
-        take_away(unfinished)
+        attempt.discard()
         raise
-    sync_folder(folder)
 
 
-def _leave_receipt(path: Path, entries: list[dict[str, Any]], check: Callable[[], None]) -> None:
-    """Tell the lead that files are durable; it finds all of the receipt or none."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    _write_file(unfinished, memoryview(json.dumps(entries).encode()), None, check)
-    os.rename(unfinished, path)
+def _receipt(step: int, entries: list[dict[str, Any]], key: Key | None) -> dict[str, Any]:
+    """What a rank says of its files; nobody can put words into its mouth who has not the key."""
+    said = {"step": step, "files": entries}
+    return said | {"mark": receipt_mark(said, key)} if key else said
 
 
-def _await(folder: Path, other: dict[str, Any], check: Callable[[], None]) -> list[dict[str, Any]]:
+def _await(
+    attempt: Attempt,
+    other: dict[str, Any],
+    request: dict[str, Any],
+    key: Key | None,
+    check: Callable[[], None],
+) -> list[dict[str, Any]]:
     """Wait until another rank has written its files; their entries in the manifest.
 
     Raises: OSError if it has given up, writes nothing any more, or has written something else.
     """
-    receipt = folder / other["receipt"]
     arrived_bytes, deadline_s = -1, 0.0
-    while not receipt.exists():
+    names = [file["name"] for file in other["files"]]
+    while (said := attempt.find(other["receipt"])) is None:
         check()
-        if not folder.exists():
-            raise FileNotFoundError(f"there is no {folder} any more")
-        found_bytes = sum(_size_of(folder / file["name"]) for file in other["files"])
+        found_bytes = attempt.arrived_bytes(names)
         if found_bytes != arrived_bytes:
-            arrived_bytes, deadline_s = found_bytes, time.monotonic() + PATIENCE_S
+            arrived_bytes, deadline_s = found_bytes, time.monotonic() + request["patience_s"]
         elif time.monotonic() > deadline_s:
-            raise OSError(f"nothing of {other['receipt']} has arrived for {PATIENCE_S:g} s")
-        time.sleep(LOOK_S)
-    entries: list[dict[str, Any]] = json.loads(receipt.read_bytes())
+            rank = other["receipt"].removesuffix(".json").replace("-", " ")
+            raise OSError(
+                f"nothing of {rank} has arrived for {request['patience_s']:g} s: a save is of all ranks that hold pieces"
+            )
+        time.sleep(attempt.look_s)
+    entries: list[dict[str, Any]] = said["files"]
+    if said != _receipt(request["step"], entries, key):
+        raise OSError(f"{other['receipt']} does not bear the run's mark: another program wrote it")
     stated = [{name: entry[name] for name in ("name", "size_bytes")} for entry in entries]
     if stated != other["files"]:
         raise OSError(f"{other['receipt']} speaks of {stated}, expected {other['files']}")
-    receipt.unlink()
     return entries
 
 
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _unfinished(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-
-
 def _write_region(
-    folder: Path, file: dict[str, Any], image: memoryview, fault: str | None, check: Callable[[], None]
+    attempt: Attempt,
+    file: dict[str, Any],
+    image: memoryview,
+    request: dict[str, Any],
+    check: Callable[[], None],
 ) -> dict[str, Any]:
-    """Write one file out of the staged image; returns its entry in the manifest."""
-    first, size_bytes = file["offset_bytes"], file["size_bytes"]
-    sha256 = _write_file(folder / file["name"], image[first : first + size_bytes], fault, check)
-    return {"name": file["name"], "size_bytes": size_bytes, "sha256": sha256}
-
-
-def _write_file(path: Path, contents: memoryview, fault: str | None, check: Callable[[], None]) -> str:
-    digest = hashlib.sha256()
-    # at least two chunks, so that a fault planted in the middle of a small file has a middle
-    chunk_bytes = min(CHUNK_BYTES, max(1, len(contents) // 2))
-    with path.open("xb", buffering=0) as file:
-        for start in range(0, len(contents), chunk_bytes):
-            chunk = contents[start : start + chunk_bytes]
-            write_all(file.fileno(), chunk)
-            digest.update(chunk)
+    """Write one file out of the staged image, encrypted if there is a key for it; returns its entry in the manifest."""
+    first, size_bytes, head_bytes = file["offset_bytes"], file["size_bytes"], file["head_bytes"]
+    contents = image[first : first + size_bytes]
+    seal, cipher = _sealing(request, file["name"])
+    digests, stored_bytes = [], 0
+    with attempt.create(file["name"]) as sink:
+        ends = list(chunk_ends(size_bytes, head_bytes=head_bytes, chunk_bytes=CHUNK_BYTES))
+        for number, (begin, end) in enumerate(ends):
+            chunk = seal(number, end == size_bytes, contents[begin:end])
+            sink.write(memoryview(chunk))
+            digests.append(hashlib.sha256(chunk).hexdigest())
+            stored_bytes += len(chunk)
             check()
-            if fault is not None:
-                _strike(fault, file.fileno())
-        os.fsync(file.fileno())
-    return digest.hexdigest()
+            if request["fault"] is not None:
+                _strike(request["fault"], sink)
+    tag_bytes = TAG_BYTES if cipher else 0
+    chunks = {"head_bytes": head_bytes + tag_bytes, "chunk_bytes": CHUNK_BYTES + tag_bytes, "sha256": digests}
+    entry = {"name": file["name"], "size_bytes": stored_bytes, "sha256": digest_of(digests), "chunks": chunks}
+    return entry | cipher
 
 
-def _strike(fault: str, fd: int) -> None:
+def _sealing(
+    request: dict[str, Any], name: str
+) -> tuple[Callable[[int, bool, memoryview], bytes | memoryview], dict[str, Any]]:
+    """What a file's chunks become, and how its entry in the manifest tells."""
+    if request["sealing"] is None:
+        return lambda number, is_last, plain: plain, {}
+    key, secret = Key(secret=bytes.fromhex(request["sealing"])), new_secret()
+    bound = about(request["run"], request["step"], name)
+    wrapped = {"algorithm": ALGORITHM, "key": key.id, "wrapped": wrap(secret, key, bound)}
+    return sealer(secret, bound), {"cipher": wrapped}
+
+
+def _strike(fault: str, sink: Sink) -> None:
     """Make a planted fault happen in the middle of a file."""
     if fault == "disk_full":
+        if sink.fd is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         full = os.open("/dev/full", os.O_WRONLY)  # whose writes fail with the kernel's own ENOSPC
-        os.dup2(full, fd)
+        os.dup2(full, sink.fd)
         os.close(full)
     elif fault == "torn":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -264,43 +281,22 @@ def _strike(fault: str, fd: int) -> None:
         time.sleep(SLOW_CHUNK_S)
 
 
-def _prune(steps: list[int], folder: Path) -> tuple[list[int], list[tuple[int, str]]]:
+def _prune(steps: list[int], target: Target) -> tuple[list[int], list[tuple[int, str]]]:
     """Remove older checkpoints, passing over those that cannot go now; the next plan names them again."""
     pruned = []
     kept = []
     for step in steps:
         try:
-            _remove(folder / f"step-{step}")
+            target.prune(step)
         except FileNotFoundError:
             pruned.append(step)  # somebody else removed it
         except BlockingIOError:
             kept.append((step, "it is being read"))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             kept.append((step, str(error)))
         else:
             pruned.append(step)
     return pruned, kept
-
-
-def _remove(checkpoint: Path) -> None:
-    """Take away the name first: a removal that is cut short must not leave a torn checkpoint."""
-    doomed = _unfinished(checkpoint)
-    fd = os.open(checkpoint, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # some network storage has no flock
-        os.rename(checkpoint, doomed)
-        try:
-            shutil.rmtree(doomed)
-        except TrainerGoneError:
-            shutil.rmtree(doomed, ignore_errors=True)  # what was begun is finished first
-            raise
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ class LaidOutState:
         lead = group.members[0]
         told = torch.zeros(32, dtype=torch.uint8)
         if group.rank == lead:
-            told = torch.frombuffer(bytearray.fromhex(digest.hexadecimal), dtype=torch.uint8)
+            told.copy_(torch.frombuffer(bytearray.fromhex(digest.hexadecimal), dtype=torch.uint8))
         group.broadcast(told, source=lead)
         return bytes(told.tolist()).hex()
 

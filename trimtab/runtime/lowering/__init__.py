@@ -6,6 +6,7 @@ from trimtab.runtime.lowering.comparing import TOLERANCE, Divergence
 from trimtab.runtime.lowering.compression import Key
 from trimtab.runtime.lowering.crew import Crew, CrewError
 from trimtab.runtime.lowering.extents import Extent, Layouts, assemble
+from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.leftovers import Leftovers, Slot
 from trimtab.runtime.lowering.loading import boxes, read_piece
 from trimtab.runtime.lowering.rank import Rank
@@ -22,6 +23,7 @@ __all__ = [
     "CrewError",
     "Divergence",
     "Extent",
+    "HostMemory",
     "Key",
     "Layouts",
     "Leftovers",

@@ -13,6 +13,7 @@ from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
 from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
+from trimtab.runtime.lowering.chunked_head import ChunkedHead
 from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collect, Collectives, Gathering, Members
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
@@ -28,6 +29,7 @@ from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
+_HEADS = (OperatorKind.HEAD_SUMS, OperatorKind.HEAD_SUMS_GRAD)
 _DROPS = (OperatorKind.DROP, OperatorKind.DROP_GRAD)
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
@@ -40,6 +42,7 @@ _OWN = frozenset(
         OperatorKind.SUM,
         OperatorKind.VOCAB_MAX,
         OperatorKind.VOCAB_SUMS,
+        OperatorKind.RESCALE,
     }
 )
 """Operators whose outputs share no storage with other values and are not saved by their tapes."""
@@ -228,6 +231,8 @@ class OperatorRunner:
             return self._adding(operator, scope)
         if kind in _DROPS:
             return partial(self._dropped, operator)
+        if kind in _HEADS:
+            return self._head(operator, scope)
         if kind in UNTAPED:
             compute = computation(kind, self._pieces(operator, scope))
             return lambda _, tensors, __: [compute(*tensors)]
@@ -275,6 +280,19 @@ class OperatorRunner:
             call=operator.call,
         )
         return [x * mask]
+
+    def _head(self, operator: Operator, scope: Scope) -> "_Apply":
+        """Logits some tokens at a time, forwards or backwards."""
+        (matrix,) = operator.parameters
+        assert scope.site is not None, "the head is a block"
+        head = ChunkedHead(
+            at_once=operator.at_once,
+            vocab=self._parameter_extent(scope.site.full_name(matrix)).dims[0],
+            dtype=DTYPES[scope.values[operator.inputs[0]].dtype],
+        )
+        is_forward = operator.kind is OperatorKind.HEAD_SUMS
+        compute: Callable[..., Sequence[Tensor]] = head.sums if is_forward else head.gradients
+        return lambda scope, tensors, _: compute(*tensors, scope.parameters[matrix])
 
     def _adding(self, operator: Operator, scope: Scope) -> "_Apply":
         """The gradient of a microbatch is added to those before it; the first one is put where the sum lies."""

@@ -132,8 +132,8 @@ def factor_shape(shape: Sequence[int], transfer: Transfer) -> tuple[int, int] | 
 
 def first_factor(rows: int, columns: int, rank: int) -> Tensor:
     """What PowerSGD begins with, [columns, rank]; all places draw the same."""
-    generator = torch.Generator().manual_seed(rows * 65_537 + columns)
-    return torch.randn((columns, rank), generator=generator)
+    generator = torch.Generator("cpu").manual_seed(rows * 65_537 + columns)
+    return torch.randn((columns, rank), generator=generator, device="cpu").to(torch.empty(0).device)
 
 
 def _rounded(line: Line, flat: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from trimtab.plan.program import OperatorKind
 from trimtab.runtime.linear import linear
 from trimtab.runtime.lowering import experts, losses
 from trimtab.runtime.lowering.attention import Attention, Where
+from trimtab.runtime.lowering.chunked_head import rescaled
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Run
 from trimtab.runtime.rms_norm import rms_norm
@@ -166,6 +167,14 @@ def _loss_grad(pieces: Pieces, logits: Tensor, targets: Tensor, *reduced: Tensor
     return losses.loss_gradient(logits, targets, highest, sums, pieces.inputs[0].dims[2])
 
 
+def _rescale(_: Pieces, sums: Tensor, own: Tensor, highest: Tensor) -> Tensor:
+    return rescaled(sums, own, highest)
+
+
+def _loss_of_sums(_: Pieces, targets: Tensor, highest: Tensor, sums: Tensor) -> Tensor:
+    return losses.loss_sum(targets, highest, sums)
+
+
 _COMPUTE: Mapping[OperatorKind, Callable[..., Tensor]] = {
     OperatorKind.EMBED: _embed,
     OperatorKind.ADD_POSITIONS: _add_positions,
@@ -182,6 +191,8 @@ _COMPUTE: Mapping[OperatorKind, Callable[..., Tensor]] = {
     OperatorKind.VOCAB_MAX: _vocab_max,
     OperatorKind.VOCAB_SUMS: _vocab_sums,
     OperatorKind.LOSS: _loss,
+    OperatorKind.RESCALE: _rescale,
+    OperatorKind.LOSS_OF_SUMS: _loss_of_sums,
     OperatorKind.LOSS_GRAD: _loss_grad,
 }
 
@@ -191,6 +202,8 @@ UNTAPED = frozenset(
         OperatorKind.VOCAB_MAX,
         OperatorKind.VOCAB_SUMS,
         OperatorKind.LOSS,
+        OperatorKind.RESCALE,
+        OperatorKind.LOSS_OF_SUMS,
         OperatorKind.LOSS_GRAD,
     }
 )

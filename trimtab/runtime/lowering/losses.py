@@ -31,7 +31,7 @@ def vocabulary_sums(logits_BTV: Tensor, targets_BT: Tensor, highest_BT: Tensor, 
         (_masked(logits, vocab) - highest[..., None]).exp_().sum(-1)
         for logits, highest in _by_tokens(logits_BTV, highest_BT)
     ]
-    own_BT, place_BT = _own_targets(targets_BT, vocab)
+    own_BT, place_BT = own_targets(targets_BT, vocab)
     aimed_BT = logits_BTV.gather(-1, place_BT[..., None])[..., 0].float() * own_BT
     return torch.stack((torch.cat(sums).view_as(aimed_BT), aimed_BT), dim=-1)
 
@@ -50,7 +50,7 @@ def loss_gradient(
     pieces = _by_tokens(logits_BTV, targets_BT, highest_BT, sums_BT2, found_BTV)
     for logits, targets, highest, sums, found in pieces:
         weights = (_masked(logits, vocab) - highest[..., None]).exp_().div_(sums[..., :1])
-        own, place = _own_targets(targets, vocab)
+        own, place = own_targets(targets, vocab)
         weights.scatter_add_(-1, place[..., None], -own[..., None].float())
         found.copy_(weights.mul_((targets != IGNORED_TARGET)[..., None]))
     return found_BTV
@@ -60,6 +60,13 @@ def _by_tokens(logits_BTV: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ..
     """Views of tensors that begin with B and T, some tokens at a time, [tokens, …]."""
     flat = [tensor.flatten(0, 1) for tensor in (logits_BTV, *others)]
     yield from zip(*(torch.split(tensor, loss_tokens(*flat[0].shape)) for tensor in flat), strict=True)
+
+
+def own_targets(targets_BT: Tensor, vocab: Run) -> tuple[Tensor, Tensor]:
+    """Whether each target stands in the own part, and where (0 where it does not)."""
+    place_BT = targets_BT - vocab.start
+    own_BT = (place_BT >= 0) & (place_BT < vocab.real)
+    return own_BT, place_BT * own_BT
 
 
 def whole_loss_sum(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
@@ -83,10 +90,3 @@ def _masked(logits_BTV: Tensor, vocab: Run) -> Tensor:
         return logits_BTV
     is_padding_V = torch.arange(vocab.length) >= vocab.real
     return logits_BTV.masked_fill(is_padding_V, -math.inf)
-
-
-def _own_targets(targets_BT: Tensor, vocab: Run) -> tuple[Tensor, Tensor]:
-    """Whether each target stands in the own part, and where (0 where it does not)."""
-    place_BT = targets_BT - vocab.start
-    own_BT = (place_BT >= 0) & (place_BT < vocab.real)
-    return own_BT, place_BT * own_BT

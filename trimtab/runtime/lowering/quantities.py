@@ -23,6 +23,7 @@ _BY_KIND = {
     OperatorKind.DISPATCH: "experts.in",
     OperatorKind.COMBINE: "experts",
     OperatorKind.LOSS: "loss",
+    OperatorKind.LOSS_OF_SUMS: "loss",
 }
 """Operators that a block has one of, by what they make."""
 
@@ -32,6 +33,7 @@ _HEADS = ("embedding.weight", "head.weight")
 
 
 _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.LINEAR_GRAD)
+_WITHOUT_LOGITS = (OperatorKind.HEAD_SUMS, OperatorKind.HEAD_SUMS_GRAD)
 
 
 def quantities_of(block: Block) -> Mapping[str, str]:
@@ -65,6 +67,8 @@ def made_by(operator: Operator) -> str | None:
     """The logical tensor that an operator computes; None if it belongs to one way of cutting."""
     if operator.kind in (OperatorKind.ADD, OperatorKind.DROP):
         return operator.outputs[0]
+    if operator.kind in _WITHOUT_LOGITS:
+        return None
     if operator.kind in _PRODUCTS and operator.parameters[0] in _HEADS:
         return "logits"
     if operator.parameters:

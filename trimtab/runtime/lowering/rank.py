@@ -20,6 +20,7 @@ from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
@@ -83,7 +84,8 @@ class Rank:
     """Runs the steps of a plan on one rank.
 
     All ranks of the mesh make the same calls in the same order. Halves of backward passes are not told apart: where a
-    stage schedule asks for the gradient of the input alone, that of the weights is made with it.
+    stage schedule asks for the gradient of the input alone, that of the weights is made with it. Tensors are made on
+    torch's default device: it must be the same in all calls, and where the microbatches are.
 
     Args:
         plan: What to do.
@@ -99,6 +101,7 @@ class Rank:
         masks: Of dropout; by default those of the seed for the plan's own rows.
         observe: Looks at every operator.
         read: The number in a tensor of one element.
+        host: Where OFFLOAD puts what the device does without.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Rank:
         masks: Masks | None = None,
         observe: Observer | None = None,
         read: Callable[[Tensor], float] = float,
+        host: HostMemory | None = None,
     ) -> None:
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
@@ -137,7 +141,8 @@ class Rank:
             regions=regions,
             observe=observe,
         )
-        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.sums, read)
+        self.host = host or HostMemory()
+        self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.host, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
         ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
@@ -194,7 +199,7 @@ class Rank:
         return self.layouts.extent(value.dims, value.shape, value.placements, self.rank)
 
     def held(self) -> dict[str, list[Tensor]]:
-        """All that the rank keeps between steps, by class; a storage in several classes belongs to the last."""
+        """All that the rank keeps on its device between steps, by class; a storage in several belongs to the last."""
         states, constants = self._updater.held(), self._runner.constants()
         return {
             "constants": [*states["constants"], *constants],
@@ -328,8 +333,8 @@ class Rank:
                 self.sums.tree.fold(leaves)
 
     def _initial(self, seed: int, weights: Weights | None) -> dict[str, Tensor]:
-        """Pieces of the initial weights; of random ones, one whole tensor exists at a time."""
-        found = {}
+        """Pieces of the initial weights; of random ones, one whole tensor exists at a time, on the host."""
+        found, device = {}, torch.empty(0).device
         for name, parameter in self.plan.parameters.items():
             if not self._stages.holds(self.rank, parameter.stages):
                 continue
@@ -340,7 +345,7 @@ class Rank:
                 piece = take(whole, extent)
             else:
                 piece = read_piece(weights, name, extent)
-            found[name] = piece.to(DTYPES[parameter.dtypes[Table.PARAMS.value]])
+            found[name] = piece.to(device, DTYPES[parameter.dtypes[Table.PARAMS.value]])
         return found
 
     def _gradients(self, by_site: Sequence[Mapping[str, Left]]) -> dict[str, Left]:
@@ -382,7 +387,10 @@ class Rank:
         self._feed(scope, stream, flow)
         self._gather(site, scope)
         self._runner.take_turns(self._runner.turns(site.block).forward, scope)
-        kept = {name: scope.tensors[name] for name in site.block.kept}
+        kept = {
+            name: self.host.keep(scope.tensors[name]) if name in site.block.offloaded else scope.tensors[name]
+            for name in site.block.kept
+        }
         for operator in site.block.recompute:
             scope.tapes.pop((operator.kind, operator.parameters), None)
         flow.kept[site.index, microbatch] = _Kept(tensors=kept, tapes=scope.tapes)
@@ -408,7 +416,11 @@ class Rank:
         """The gradient of what a block was handed; None from the embedding."""
         kept = flow.kept.pop((site.index, microbatch))
         scope = self._scope(site, microbatch, Phase.BACKWARD, flow.step)
-        scope.tensors |= kept.tensors
+        scope.tensors |= {
+            name: self.host.fetch(tensor) if name in site.block.offloaded else tensor
+            for name, tensor in kept.tensors.items()
+        }
+        kept.tensors.clear()
         scope.tapes = kept.tapes
         if gradient is not None:
             scope.tensors["grad:out"] = gradient.to(DTYPES[scope.values["grad:out"].dtype])

@@ -13,6 +13,7 @@ from trimtab.plan.training import Training
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering.batches import Microbatch
 from trimtab.runtime.lowering.experts import Region
+from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.observing import Recorder
 from trimtab.runtime.lowering.rank import Rank
@@ -82,6 +83,7 @@ class DecoderDevice:
                 name: (plan.parameters[name], parameter.numel())
                 for name, parameter in self._decoder.named_parameters()
             },
+            HostMemory(),
         )
         self._rows = torch.tensor(replica.rows)
         self.outcomes: list[Outcome] = []

@@ -1,7 +1,7 @@
 """What happens once a step on one rank: sums over ranks, the norm, the optimizer on the stored pieces, averages."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +14,10 @@ from trimtab.plan.lifetimes import Turn, norm_piece, update_turns
 from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
+from trimtab.plan.tables import Table
 from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
 from trimtab.runtime.lowering.extents import Layouts
+from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
 from trimtab.runtime.lowering.sites import Stages, sites_of, taking_part, update_holders
 from trimtab.runtime.lowering.types import DTYPES
@@ -62,6 +64,7 @@ class PieceOptimizer:
     Args:
         settings: Which optimizer.
         updated: The parameters of the rank with the elements of their pieces.
+        host: Where states wait that are not kept on the device; each parameter's are fetched for its update.
 
     Attributes:
         masters: fp32 copies of parameters that are kept in a narrower type, flat; write to them to load.
@@ -69,16 +72,21 @@ class PieceOptimizer:
         is_new: Whether masters are to be taken from the pieces of the first step.
     """
 
-    def __init__(self, settings: OptimizerSettings, updated: Mapping[str, tuple[Parameter, int]]) -> None:
+    def __init__(
+        self, settings: OptimizerSettings, updated: Mapping[str, tuple[Parameter, int]], host: HostMemory
+    ) -> None:
         self.is_new = True
+        self._host = host
+        self._away = frozenset(name for name, (parameter, _) in updated.items() if is_away(parameter))
         numels = {name: numel for name, (_, numel) in updated.items()}
         self.masters = {
-            name: torch.zeros(numels[name])
+            name: self._zeros(name, numels[name])
             for name, (parameter, _) in updated.items()
             if parameter.has_master
         }
         self.states = {
-            state: {name: torch.zeros(numel) for name, numel in numels.items()} for state in settings.states
+            state: {name: self._zeros(name, numel) for name, numel in numels.items()}
+            for state in settings.states
         }
         self._settings = settings
         self._decays = {
@@ -95,6 +103,9 @@ class PieceOptimizer:
             if isinstance(settings, AdamW)
         }
 
+    def _zeros(self, name: str, numel: int) -> Tensor:
+        return self._host.zeros(numel) if name in self._away else torch.zeros(numel)
+
     def step(self, name: str, piece: Tensor, gradient: Tensor, *, scale: float, lr: float) -> Tensor:
         """The updated piece; a piece in fp32 may be updated in place.
 
@@ -109,8 +120,8 @@ class PieceOptimizer:
         if name in self.masters:
             if self.is_new:
                 self.masters[name].copy_(weights)
-            weights = self.masters[name]
-        held = [tensors[name] for tensors in self.states.values()]
+            weights = self._fetched(name, self.masters[name])
+        held = [self._fetched(name, tensors[name]) for tensors in self.states.values()]
         vector = Vector(
             weights=_padded_vector(weights),
             gradient=_padded_vector(gradient) * scale,
@@ -123,7 +134,18 @@ class PieceOptimizer:
             for state, padded in zip(held, vector.states, strict=True):
                 state.copy_(padded[:numel])
             updated = weights.copy_(updated[:numel])
+        if name in self._away:
+            self._put_back(name, held, updated)
         return updated.to(piece.dtype).view(piece.shape)
+
+    def _fetched(self, name: str, tensor: Tensor) -> Tensor:
+        return self._host.fetch(tensor) if name in self._away else tensor
+
+    def _put_back(self, name: str, states: Sequence[Tensor], weights: Tensor) -> None:
+        for tensors, state in zip(self.states.values(), states, strict=True):
+            self._host.put(tensors[name], state)
+        if name in self.masters:
+            self._host.put(self.masters[name], weights)
 
     def begin(self) -> None:
         """Forget all steps."""
@@ -146,9 +168,19 @@ class PieceOptimizer:
             count.fill_(num_steps)
 
     def held(self) -> Mapping[str, list[Tensor]]:
-        """What it keeps between steps: states, master copies among them, and torch's counters of steps."""
-        states = [tensor for tensors in self.states.values() for tensor in tensors.values()]
-        return {"states": [*self.masters.values(), *states], "constants": list(self._counts.values())}
+        """What it keeps on the device between steps: states, master copies among them, and torch's counters of steps."""
+        states = [
+            tensor
+            for tensors in (self.masters, *self.states.values())
+            for name, tensor in tensors.items()
+            if name not in self._away
+        ]
+        return {"states": states, "constants": list(self._counts.values())}
+
+
+def is_away(parameter: Parameter) -> bool:
+    """Whether the states of a parameter wait in the host's memory."""
+    return Table.STATES.value in parameter.offloaded
 
 
 def _padded_vector(piece: Tensor) -> Tensor:
@@ -163,10 +195,20 @@ class OuterOptimizer:
 
     ``mean`` takes the mean. ``nesterov(momentum)`` takes the way from the last meeting to the mean for the negative
     gradient of SGD with Nesterov momentum at a rate of 1 (Douillard et al. 2023).
+
+    Args:
+        averages: How, by parameter and axis.
+        host: Where what it keeps waits of some parameters.
+        away: Of which.
     """
 
-    def __init__(self, averages: Mapping[str, Mapping[str, Averaging]]) -> None:
-        self._averages = averages
+    def __init__(
+        self,
+        averages: Mapping[str, Mapping[str, Averaging]],
+        host: HostMemory | None = None,
+        away: Collection[str] = (),
+    ) -> None:
+        self._averages, self._host, self._away = averages, host or HostMemory(), frozenset(away)
         self.anchors: dict[tuple[str, str], Tensor] = {}
         self.momenta: dict[tuple[str, str], Tensor] = {}
 
@@ -178,8 +220,10 @@ class OuterOptimizer:
     def begin(self, name: str, piece: Tensor) -> None:
         """Remember the first weights of a parameter."""
         for axis in self.axes(name):
-            self.anchors[name, axis] = piece.clone()
-            self.momenta[name, axis] = torch.zeros_like(piece)
+            zeros = torch.zeros_like(piece)
+            is_away = name in self._away
+            self.anchors[name, axis] = self._host.keep(piece) if is_away else piece.clone()
+            self.momenta[name, axis] = self._host.keep(zeros) if is_away else zeros
 
     def meet(self, name: str, axis: str, mean: Tensor) -> Tensor:
         """The weights to go on with."""
@@ -187,14 +231,20 @@ class OuterOptimizer:
         if averaging.outer != "nesterov":
             return mean
         anchor, momentum = self.anchors[name, axis], self.momenta[name, axis]
+        if name in self._away:
+            anchor, momentum = self._host.fetch(anchor), self._host.fetch(momentum)
         gradient = anchor - mean
         momentum.mul_(averaging.momentum).add_(gradient)
         anchor -= gradient + averaging.momentum * momentum
+        if name in self._away:
+            self._host.put(self.anchors[name, axis], anchor)
+            self._host.put(self.momenta[name, axis], momentum)
         return anchor.clone()
 
     def held(self) -> list[Tensor]:
-        """What it keeps between steps."""
-        return [*self.anchors.values(), *self.momenta.values()]
+        """What it keeps on the device between steps."""
+        kept = (*self.anchors.items(), *self.momenta.items())
+        return [tensor for (name, _), tensor in kept if name not in self._away]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,6 +284,7 @@ class Updater:
         rules: Of the run.
         layouts: Extents on the mesh.
         runner: Of operators.
+        host: Where states wait that are not kept on the device.
         sums: Adds shares in their fixed tree; None adds in the order of the backend.
         read: The number in a tensor of one element.
     """
@@ -245,6 +296,7 @@ class Updater:
         rules: Rules,
         layouts: Layouts,
         runner: OperatorRunner,
+        host: HostMemory,
         sums: ShareSums | None = None,
         read: Callable[[Tensor], float] = float,
     ) -> None:
@@ -268,8 +320,10 @@ class Updater:
                 )
                 for operator in updates
             },
+            host,
         )
-        self.outer = OuterOptimizer(plan.bound.averages)
+        away = [name for name, parameter in plan.parameters.items() if is_away(parameter)]
+        self.outer = OuterOptimizer(plan.bound.averages, host, away)
         self._final = _final_names(plan)
         self._met = _met_axes(plan)
         self.parts_of_tied = _parts_of_tied(plan)

@@ -52,7 +52,11 @@ class StoredState:
     ) -> None:
         self._stored, self._initial, self._timed = stored, initial, timed
         self._shapes = {name: tuple(p.shape) for name, p in stored.parameters.items()}
-        decayed = [name for name, shape in self._shapes.items() if is_decayed(shape)]
+        decayed = [
+            name
+            for name, parameter in stored.parameters.items()
+            if is_decayed(parameter.shape, is_trained=parameter.requires_grad)
+        ]
         others = [name for name in self._shapes if name not in decayed]
         self._order = (*decayed, *others)
         self._optimizer = build_optimizer(

@@ -8,7 +8,9 @@ from trimtab.ledger.manifests import PARAMETERS
 from trimtab.plan import network_of
 from trimtab.runtime.checkpoint.contents import open_contents
 from trimtab.runtime.checkpoint.errors import StateMismatchError
+from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.loader import CheckpointWeights
+from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.data.cache import TOKENIZER_FILE, TOKENS_FOLDER
 from trimtab.runtime.data.corpus import cached_tokenizer
 from trimtab.runtime.data.errors import DataError
@@ -32,7 +34,13 @@ _BESIDE_WEIGHTS = ("generation_config.json",)
 
 
 def export_folder(
-    checkpoint: Path, job: Job, target: Path, *, run: Path, dtype: WeightType
+    checkpoint: Path | ObjectPath,
+    job: Job,
+    target: Path,
+    *,
+    run: Path,
+    keys: Keyring | None,
+    dtype: WeightType,
 ) -> tuple[Path, ...]:
     """Write a checkpoint's weights as a Hugging Face folder, with what reads text beside them.
 
@@ -43,6 +51,7 @@ def export_folder(
         job: Of the run.
         target: The folder to make.
         run: The run's folder.
+        keys: Of the run; None for a run that has none.
         dtype: Of the weights in the new folder.
 
     Returns: The files that were written.
@@ -57,7 +66,7 @@ def export_folder(
             f"{job.model.module} is a class of your own; a Hugging Face folder describes a network of the catalog. "
             "Export it with --format safetensors."
         )
-    with open_contents(checkpoint) as contents:
+    with open_contents(checkpoint, keys) as contents:
         _check_tensors(contents.shapes[PARAMETERS], network, checkpoint.name)
         return write_folder(
             target,

@@ -1,24 +1,35 @@
 """What the language can say and this release cannot run."""
 
+from collections.abc import Iterator
+
 from trimtab.spec.errors import Problem
 from trimtab.spec.language.presets import name_uses
-from trimtab.spec.language.syntax import OffloadStatement, Program, SealStatement
+from trimtab.spec.language.syntax import OffloadStatement, Program, SealStatement, Statement
 from trimtab.spec.language.wording import first_problems
 
-_HINTS = {
-    OffloadStatement: ("OFFLOAD", "This release keeps everything on the device."),
-    SealStatement: ("SEAL", "This release sends in the clear."),
-}
+_MOVED = ("states", "activations")
+"""Tables that can wait in the host's memory."""
 
 
 def unsupported_by_runtime(program: Program) -> list[Problem]:
     """The statements that this release explains and does not run, each at its place."""
-    found = (
-        Problem(
-            span=statement.span, message=f"{_HINTS[kind][0]} is not in this release", hint=_HINTS[kind][1]
-        )
-        for statement in program.statements
-        for kind in _HINTS
-        if isinstance(statement, kind)
-    )
+    found = (problem for statement in program.statements for problem in _problems(statement))
     return name_uses(first_problems(found), program)
+
+
+def _problems(statement: Statement) -> Iterator[Problem]:
+    match statement:
+        case SealStatement():
+            yield Problem(
+                span=statement.span,
+                message="SEAL is not in this release",
+                hint="This release sends in the clear.",
+            )
+        case OffloadStatement(tables=tables):
+            for table in tables:
+                if table.text not in _MOVED:
+                    yield Problem(
+                        span=table.span,
+                        message=f"OFFLOAD {table.text} is not in this release",
+                        hint="States and activations can wait in the host's memory; STORE cuts what stays on the device.",
+                    )

@@ -9,6 +9,7 @@ from trimtab.plan.program import Operator
 from trimtab.runtime.lowering.batches import Microbatch, microbatches_of
 from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.crew import Crew
+from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.measurement.memory import MemoryMeasurement, MemoryObserver
 from trimtab.runtime.lowering.measurement.storages import StorageTracker
 from trimtab.runtime.lowering.measurement.times import StepTimes, Stopwatch, TimedWires
@@ -81,7 +82,15 @@ def measure_rank(wires: Wires, order: _Order) -> RankMeasurement:
     memory = observer.to = MemoryObserver(order.plan, tracker)
     tracker.leave_out(tensor for batch in order.batches for pair in batch for tensor in pair)
     with tracker:
-        rank = Rank(order.plan, wires.rank, timed, order.rules, seed=order.seed, observe=observer)
+        rank = Rank(
+            order.plan,
+            wires.rank,
+            timed,
+            order.rules,
+            seed=order.seed,
+            observe=observer,
+            host=HostMemory(making=tracker.looking_away),
+        )
         rank.step(order.batches[0], 0)
         # Imports of torch on first use leave cycles that hold tensors; nobody can reach them.
         gc.collect()

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._total = 0
         self._fresh: list[int] = []
         self._left_out: dict[int, torch.UntypedStorage] = {}
+        self._away: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._is_looking = True
 
     def __torch_dispatch__(
         self,
@@ -78,6 +81,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._left_out = {
             id(storage): storage for storage in (tensor.untyped_storage() for tensor in tensors)
         }
+
+    @contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """A block whose storages count nowhere, as memory of the host beside that of a device."""
+        self._is_looking, before = False, self._is_looking
+        yield
+        self._is_looking = before
 
     def begin(self) -> None:
         """Forget the peak, and count from what lives now."""
@@ -114,7 +124,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
-        if key in self._living or key in self._left_out:
+        if key in self._living or key in self._left_out or key in self._away:
+            return
+        if not self._is_looking:
+            self._away[key] = weakref.ref(storage, lambda _: self._away.pop(key))
             return
         size, label = storage.nbytes(), self.label
         reference = weakref.ref(storage, lambda _: self._free(key))

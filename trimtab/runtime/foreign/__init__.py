@@ -1,0 +1,1 @@
+"""Reads checkpoints that other systems wrote, and runs nothing of what they say."""
