@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,12 +20,12 @@ class Hosts:
 
     Args:
         count: Hosts, one rank each.
-        rate: Of each link and direction, as tc takes it: ``20mbit``.
+        rate: Of each link and direction, as tc takes it: ``20mbit``; None for no limit.
 
     Raises: RuntimeError where namespaces cannot be made, saying what is missing.
     """
 
-    def __init__(self, count: int, rate: str) -> None:
+    def __init__(self, count: int, rate: str | None) -> None:
         self._prefix = f"bench{os.getpid()}"
         self._count, self._rate = count, rate
         self._num_runs = 0
@@ -51,11 +51,25 @@ class Hosts:
 
         Raises: RuntimeError with what the first host said if one failed.
         """
+        name = self.run(["-m", "trimtab.runtime.elastic_worker", job], folder, environment)
+        (run,) = (folder / "runs").glob(f"*-{name}")
+        return run
+
+    def run(self, program: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+        """Run a program with one rank on each host, started by torchrun as on real ones; the name of the run.
+
+        Args:
+            program: As torchrun takes it: a file or ``-m`` and a module, then its words.
+            folder: In which.
+            environment: Besides this process's.
+
+        Raises: RuntimeError with what the first host said if one failed.
+        """
         self._num_runs += 1
         name = f"{self._prefix}-{self._num_runs}"
         started = [
             subprocess.Popen(
-                [*self._inside(host), *_torchrun(host, self._count, name), job],
+                [*self._inside(host), *_torchrun(host, self._count, name), *program],
                 cwd=folder,
                 env={**os.environ, **environment, "GLOO_SOCKET_IFNAME": "eth0"},
                 stdout=subprocess.DEVNULL,
@@ -66,9 +80,8 @@ class Hosts:
         ]
         said = [process.communicate()[1] for process in started]
         if any(process.returncode for process in started):
-            raise RuntimeError(f"{job} on {self._count} hosts failed: {said[0][-3000:]}")
-        (run,) = (folder / "runs").glob(f"*-{name}")
-        return run
+            raise RuntimeError(f"{program} on {self._count} hosts failed: {said[0][-3000:]}")
+        return name
 
     def sent_bytes(self, host: int) -> int:
         """All that a host has put on its link so far, headers and repeats included."""
@@ -88,8 +101,8 @@ class Hosts:
             _run("ip", "-n", name, "addr", "add", f"{_address(host)}/24", "dev", "eth0")
             for namespace, device in ((name, "lo"), (name, "eth0"), (hub, port)):
                 _run("ip", "-n", namespace, "link", "set", device, "up")
-            for namespace, device in ((name, "eth0"), (hub, port)):
-                bucket = ("tbf", "rate", self._rate, "burst", "32kb", "limit", "1mb")
+            for namespace, device in ((name, "eth0"), (hub, port)) if self._rate else ():
+                bucket = ("tbf", "rate", str(self._rate), "burst", "32kb", "limit", "1mb")
                 _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *bucket)
 
     def _remove(self) -> None:
@@ -114,7 +127,6 @@ def _torchrun(host: int, count: int, name: str) -> list[str]:
         "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{_address(0)}:{PORT}", "--rdzv-id", name,
         # A namespace has no name that leads to its address: who listens must be said.
         "--rdzv-conf", f"is_host={'true' if host == 0 else 'false'}", "--local-addr", _address(host),
-        "-m", "trimtab.runtime.elastic_worker",
     ]  # fmt: skip
 
 

@@ -136,3 +136,6 @@ def test_numbers_go_on_where_earlier_attempts_ended(written_run):
     assert (next_attempt(run.folder), next_incarnation(run.folder)) == (1, 0)
     run.attempt(1, range(2)).attempt(2, range(2, 3))
     assert (next_attempt(run.folder), next_incarnation(run.folder)) == (3, 2)
+    (run.folder / "logs").mkdir(exist_ok=True)
+    (run.folder / "logs" / "rank-0-2.log").touch()
+    assert next_incarnation(run.folder) == 3, "it was started, and ended before it could open its journal"

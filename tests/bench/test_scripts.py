@@ -20,7 +20,9 @@ SCRIPTS = (
     "local_steps",
     "slow_network",
     "snapshots",
+    "overlap",
 )
+NEED_NAMESPACES = ("slow_network", "overlap")
 
 
 @pytest.mark.slow
@@ -29,7 +31,7 @@ SCRIPTS = (
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_measures_and_prints(name: str, tmp_path: Path) -> None:
     """A claim whose script does not run cannot be checked by anybody."""
-    if name == "slow_network" and (os.geteuid() != 0 or shutil.which("tc") is None):
+    if name in NEED_NAMESPACES and (os.geteuid() != 0 or shutil.which("tc") is None):
         pytest.skip("network namespaces need root and iproute2")
     ran = subprocess.run(
         [sys.executable, str(BENCH / f"{name}.py"), "--quick", "--json"],

@@ -110,6 +110,11 @@ class Group:
     ends_at: int | None = None
 
 
+def active_in(form: wire.Form) -> tuple[int, ...]:
+    """The members of an epoch that take part in its steps; any other waits inside it."""
+    return form.active
+
+
 class Fleet:
     """All processes that there ever were, and what the network between them allows.
 
@@ -166,15 +171,16 @@ class Fleet:
         if process.committed != form.step:
             process.committed = form.step
             process.held.clear()
-        if process.committed >= self.num_steps:
+        if process.committed >= self.num_steps and process.rank in active_in(form):
             group.ends_at = process.committed
             process.finish(is_stopped=False)
 
     def can_complete(self, group: Group) -> bool:
-        """Whether every member is there to give its part of the next step."""
-        members = self.members(group)
+        """Whether everybody who takes part is there to give its part of the next step."""
+        active = set(active_in(group.form))
+        members = [process for process in self.members(group) if process.rank in active]
         return (
-            {process.rank for process in members} == set(group.form.members)
+            {process.rank for process in members} == active
             and all(process.acts and not process.is_troubled for process in members)
             and all(process.committed == group.complete for process in members)
             and group.parks_at is None
@@ -208,7 +214,8 @@ class Fleet:
         """Whether a step is complete that it has not applied."""
         if process.epoch is None or not process.acts or process.is_troubled:
             return False
-        return process.committed < self.groups[process.epoch].complete
+        group = self.groups[process.epoch]
+        return process.rank in active_in(group.form) and process.committed < group.complete
 
     def commit(self, process: Process) -> None:
         """Apply a complete step, say so, and do what was agreed for its border."""
@@ -239,4 +246,4 @@ class Fleet:
             return False
         group = self.groups[process.epoch]
         there = {peer.rank for peer in self.members(group)}
-        return process.committed == group.complete and there != set(group.form.members)
+        return process.committed == group.complete and not there >= {*active_in(group.form), process.rank}

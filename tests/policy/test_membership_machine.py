@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.policy.rank_models import Fleet, Process
+from tests.policy.rank_models import Fleet, Process, active_in
 from trimtab.policy import Seating, events, wire
 from trimtab.policy import membership as m
 from trimtab.policy.budgets import Budget
@@ -45,19 +45,22 @@ class Membership(RuleBasedStateMachine):
         num_ranks=st.integers(1, 4),
         on_loss=st.sampled_from([OnLoss.EXACT, OnLoss.REDO, OnLoss.RESCALE, OnLoss.SAME_BATCH]),
         is_replacing=st.booleans(),
-        are_all_needed=st.booleans(),
+        holding=st.sampled_from(["the whole", "a piece", "a piece, twice"]),
     )
-    def begin(self, *, num_ranks: int, on_loss: OnLoss, is_replacing: bool, are_all_needed: bool) -> None:
-        """Where ranks hold pieces all are needed, and lost ones are replaced, always (`app.launching`)."""
-        self.on_loss = OnLoss.ROLLBACK if are_all_needed else on_loss
+    def begin(self, *, num_ranks: int, on_loss: OnLoss, is_replacing: bool, holding: str) -> None:
+        """Where ranks hold pieces some are needed, lost ones are replaced, and some wait as spares (`app.launching`)."""
+        self.on_loss = {"a piece": OnLoss.ROLLBACK, "a piece, twice": OnLoss.REDO}.get(holding, on_loss)
         shares = 0 if self.on_loss is OnLoss.SAME_BATCH else NUM_SHARES
-        self.are_all_needed = are_all_needed
+        self.is_whole = holding == "the whole"
+        pieces = Seating(layouts=((tuple(range(num_ranks)),),))
+        if holding == "a piece, twice":
+            num_ranks, pieces = 4, Seating(layouts=(((0, 1), (2, 3)), ((0, 1),)))
         self.state = m.State(
             num_shares=shares,
             on_loss=self.on_loss,
             limits=LIMITS,
-            is_replacing=is_replacing or are_all_needed,
-            seating=Seating(layouts=((tuple(range(num_ranks)),),)) if are_all_needed else Seating(),
+            is_replacing=is_replacing or holding == "a piece",
+            seating=Seating() if self.is_whole else pieces,
         )
         self.fleet = Fleet(num_steps=NUM_STEPS, num_shares=shares)
         self.now_s = 1000.0
@@ -68,6 +71,7 @@ class Membership(RuleBasedStateMachine):
         self.killed: set[tuple[int, int]] = set()
         self.declared: list[tuple[int, int]] = []
         self.reaped: set[tuple[int, int]] = set()
+        self.is_stop_asked = False
         self.end: events.End | None = None
         for rank in range(num_ranks):
             self._carry_out(events.Spawn(rank=rank, incarnation=0))
@@ -181,6 +185,7 @@ class Membership(RuleBasedStateMachine):
     @rule()
     def stop(self) -> None:
         """Somebody wants the run to end."""
+        self.is_stop_asked = True
         self._feed(events.StopAsked())
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 4.0, 15.0]))
@@ -205,11 +210,14 @@ class Membership(RuleBasedStateMachine):
             self._assert_done()
 
     def _assert_done(self) -> None:
-        members = self.forms[self.newest_epoch].members
-        ended = [self.fleet.current(rank) for rank in members]
+        """Every rank that took part has the same state, and that of the last step if nobody asked for less."""
+        if not self.is_stop_asked:
+            assert self.forms, "the run is done, and nobody has trained"
+        active = active_in(self.forms[self.newest_epoch]) if self.forms else ()
+        ended = [self.fleet.current(rank) for rank in active]
         steps = {process.committed for process in ended if process is not None and not process.is_dead}
         assert len(steps) <= 1, f"ranks ended after different numbers of steps: {steps}"
-        assert self.state.is_stopping or steps <= {NUM_STEPS}
+        assert self.is_stop_asked or steps <= {NUM_STEPS}
 
     # How it is driven.
 
@@ -364,7 +372,7 @@ class Membership(RuleBasedStateMachine):
         """Only what was committed counts, and nobody who is ahead is thrown back by one who is behind."""
         committed = {process.rank: process.committed for process in processes}
         assert form.step <= max(committed.values()), "a step is counted that nobody has committed"
-        if not self.are_all_needed:
+        if self.is_whole:
             assert form.step == max(committed.values()), "a step that a living rank has is thrown away"
             assert committed[form.source] == form.step, "the source has another state than it shall give"
             assert form.is_healing == any(step != form.step for step in committed.values())
@@ -375,7 +383,7 @@ class Membership(RuleBasedStateMachine):
             return
         left_out = {-1} if self.on_loss is OnLoss.RESCALE else set[int]()
         assert len(form.owners) == self.state.num_shares, "a share has no owner"
-        assert set(form.owners) <= set(form.members) | left_out, "a share belongs to nobody who is there"
+        assert set(form.owners) <= set(active_in(form)) | left_out, "a share belongs to nobody who is there"
         if self.on_loss in (OnLoss.EXACT, OnLoss.RESCALE):
             for share, owner in enumerate(form.owners):
                 holders = {p.rank for p in processes if p.committed == form.step and share in p.held}
@@ -466,7 +474,10 @@ def _dismisses_members(decision: m.Decision, event: events.Event) -> m.Decision:
 
 
 BREAKS: dict[str, tuple[Decide, str]] = {
-    "forms while ranks are in the old epoch": (_impatient, "while ranks are in an older one|waits for ever"),
+    "forms while ranks are in the old epoch": (
+        _impatient,
+        "while ranks are in an older one|names an epoch that is over|waits for ever",
+    ),
     "epoch numbers stand still": (_in_forms(lambda form, _: replace(form, epoch=1)), "does not grow"),
     "a rank hears of other owners": (
         _in_forms(lambda form, rank: replace(form, owners=(rank,) * len(form.owners))),
@@ -484,7 +495,7 @@ BREAKS: dict[str, tuple[Decide, str]] = {
         _without(wire.Form),
         "not all of its members hear of|waits for ever|a fence names an epoch that is over",
     ),
-    "a fence is not told": (_without(wire.Fence), "nobody tells it"),
+    "a fence is not told": (_without(wire.Fence), "nobody tells it|waits for ever"),
     "the condemned are never buried": (_forgets_the_condemned, "waits for ever"),
     "the silent are never killed": (_changed(_spares_the_silent), "waits for ever"),
     "a loss is declared twice": (_changed(_buries_twice), "lost twice"),

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from trimtab.runtime.epoch_transport import EpochTransport
+from trimtab.runtime.epoch_transport import EpochTransport, LeftError
 from trimtab.runtime.errors import CollectiveError
+from trimtab.runtime.lowering.lanes import Lane
 from trimtab.runtime.process_groups import Group, Interrupt, Rendezvous, connect_store
 
 SIZE = 3
@@ -27,6 +28,7 @@ class Rank:
         self.interrupt.on_wake(self._check)
 
         group = Group(members=ALL, rank=rank, epoch=1, store=store, kind="cpu", interrupt=self.interrupt)
+        self.tally = group.tally
         self.transport = EpochTransport(group)
 
     def fence(self) -> None:
@@ -137,3 +139,74 @@ def test_a_peer_that_goes_breaks_the_wait(together):
         return None
 
     assert together(act)[0]
+
+
+def test_a_thread_beside_the_main_one_has_groups_of_its_own(together):
+    """Sums and messages of both run at once, in other orders on other ranks; bytes of both count."""
+
+    def act(rank: Rank) -> object:
+        carried, lane = rank.transport, Lane(f"beside-{rank.rank}")
+        carried.open_beside([ALL, PAIR])
+        beside = carried.beside(ALL)
+        hidden, shown = torch.full((4,), float(rank.rank)), torch.full((4,), 10.0 * rank.rank)
+        works = []
+        if (
+            rank.rank == 1
+        ):  # It comes to the sum beside the computation when all others wait in the other one.
+            carried.all_reduce(ALL, shown, "sum")
+        works.append(lane.start(lambda: beside.all_reduce(ALL, hidden, "sum")))
+        if rank.rank != 1:
+            carried.all_reduce(ALL, shown, "sum")
+        message = torch.zeros(3)
+        if rank.rank in PAIR:
+            between, other = carried.beside(PAIR), 2 - rank.rank
+            own = torch.full((3,), float(rank.rank))
+
+            def swap() -> None:
+                sent = between.send(other, own, 0)
+                between.receive(other, message, 0).wait()
+                sent.wait()
+
+            works.append(lane.start(swap))
+        for members, work in zip((ALL, PAIR), works, strict=False):
+            carried.join(members, work)
+            work.result()
+        return hidden.tolist(), shown.tolist(), message.tolist(), rank.tally.taken()
+
+    found = together(act)
+    assert [each[0] for each in found] == [[3.0] * 4] * SIZE
+    assert [each[1] for each in found] == [[30.0] * 4] * SIZE
+    assert [each[2] for each in found] == [[2.0] * 3, [0.0] * 3, [0.0] * 3]
+    ring = 2 * (2 * 2) * (2 * 4)  # Two sums; in each two rounds of two messages, of two elements.
+    assert [each[3] for each in found] == [ring + 12, ring, ring + 12]
+
+
+def test_a_fence_ends_a_sum_beside_the_main_thread(together):
+    """A peer died in the middle of it: the rank goes on with the survivors, and no thread waits for the dead one."""
+    over = threading.Event()
+
+    def act(rank: Rank) -> object:
+        rank.transport.open_beside([ALL])
+        if rank.rank:
+            over.wait(30)  # Alive, and sums nothing.
+            return None
+        lane, beside = Lane("beside-fenced"), rank.transport.beside(ALL)
+        (thread,) = [lane.start(threading.current_thread).result(10)]
+        pieces = [torch.ones(4), torch.ones(2)]
+        work = lane.start(lambda: beside.all_reduce(ALL, pieces[0], "sum"))
+        behind = lane.start(lambda: beside.reduce_scatter(ALL, pieces[1], torch.ones(6), "sum"))
+        threading.Timer(0.2, rank.fence).start()
+        try:
+            with pytest.raises(EpochOver):
+                rank.transport.join(ALL, work)
+            rank.transport.drop()
+            with pytest.raises(LeftError):
+                work.result(10)
+            assert isinstance(behind.exception(10), Exception)
+            lane.end()
+            thread.join(10)
+        finally:
+            over.set()
+        return thread.is_alive()
+
+    assert together(act)[0] is False

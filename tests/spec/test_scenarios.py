@@ -1,12 +1,15 @@
 """Scenario files are read as strictly as job files: everything that is wrong, at once, each with its place."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.house.markdown import blocks, table_after
 from trimtab.spec import SpecError
+from trimtab.spec.fields import all_paths
 from trimtab.spec.injections import FaultKind, parse_injections
-from trimtab.spec.scenarios import AgentFault, load_scenario
+from trimtab.spec.scenarios import AgentFault, Scenario, load_scenario
 from trimtab.terms import ExitCode, Phase
 
 JOB = """
@@ -160,7 +163,30 @@ SCENARIOS = sorted(
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_the_scenarios_of_the_soak_load(path: Path) -> None:
-    """A soak that begins with an error in its third file wastes a night."""
+    """A soak that begins with an error in its third file wastes a night.
+
+    What they cover: FT-01 error-in-the-program; FT-02 hangs; FT-07 kills; FT-09 budget; FT-15 two-at-once and
+    stops-and-resumes; FT-18 coordinator; CKP-10, CKP-14 during-saves; CKP-05, CKP-06, OBS-07 all of them, for the weights
+    of a run that evaluates, saves and resumes are those of one that is left in peace.
+    """
     loaded = load_scenario(path.read_text(), source=str(path), read=lambda name: Path(name).read_text())
     assert loaded.scenario.scenario == path.stem
     assert loaded.scenario.about
+
+
+def test_the_page_shows_a_scenario_that_loads() -> None:
+    """A reader's first scenario is copied from it."""
+    shown = [block for block in blocks("yaml") if block.text.startswith("scenario:")]
+    assert shown
+    for block in shown:
+        load_scenario(
+            block.text, source=str(block), read=lambda name: JOB.replace('{every: "off"}', "{every: 10}")
+        )
+
+
+def test_the_page_lists_every_key_and_no_other() -> None:
+    """A key that is not in the table does not exist for its readers."""
+    rows = table_after("docs/chaos.md", "## A scenario")
+    listed = {key for row in rows for key in re.findall(r"`([\w.]+)`", row[0])}
+    keys = {".".join(path) for path in all_paths(Scenario) if len(path) <= 2}
+    assert listed == keys - {"expect"}

@@ -138,6 +138,12 @@ class _Comparing:
                 measured=most.memory.peak_bytes,
             ),
             times=times,
+            exposed=ComparedTime(
+                name="exposed",
+                predicted_s=self._predicted_times(number).get("transfer"),
+                measured_s=by_name["transfer"] + by_name["late"],
+            ),
+            beside=self._beside(number, ranks),
             exposed_share=(by_name["transfer"] + by_name["late"]) / step_s,
             bubble_share=by_name["bubble"] / step_s,
             unattributed_share=by_name["unattributed"] / step_s,
@@ -204,6 +210,18 @@ class _Comparing:
                 found.setdefault(name, []).append(statistics.mean(values) * _NS)
         return found
 
+    def _beside(self, number: int, ranks: Sequence["RankMeasurement"]) -> ComparedTime:
+        """Sums that ran while the backward pass went on."""
+        by_step = [
+            statistics.mean(rank.steps[step].beside_ns for rank in ranks) for step in range(len(self._waits))
+        ]
+        known = self._estimate.groups
+        return ComparedTime(
+            name="beside",
+            predicted_s=known[number].hidden_communication_s if known else None,
+            measured_s=statistics.median(by_step) * _NS,
+        )
+
     def _collectives(self, number: int) -> Iterator[MeasuredCollective]:
         from trimtab.runtime.lowering.accounting import sent_of
 
@@ -212,6 +230,7 @@ class _Comparing:
         for use in self._counts.uses[number]:
             what = sent_of(use.traffic)
             took = self._median(group.ranks, partial(_busy_ns, what))
+            waited = self._median(group.ranks, partial(_waited_ns, what))
             late = self._median(group.ranks, partial(_late_ns, what))
             is_handed = use.traffic.operator.kind is OperatorKind.SEND
             yield MeasuredCollective(
@@ -225,6 +244,7 @@ class _Comparing:
                 sent_bytes=self._sent(use.traffic, group.ranks, use.runs),
                 predicted_s=collective_time(use, self._cluster).seconds * use.runs if is_here else None,
                 measured_s=None if is_handed else took,
+                waited_s=None if is_handed else waited,
                 late_s=None if is_handed else late,
             )
 
@@ -246,6 +266,10 @@ class _Comparing:
 
 def _busy_ns(what: "Sent", waits: "Waits") -> int:
     return waits.busy_ns.get(what, 0)
+
+
+def _waited_ns(what: "Sent", waits: "Waits") -> int:
+    return waits.waited_ns.get(what, 0)
 
 
 def _late_ns(what: "Sent", waits: "Waits") -> int:

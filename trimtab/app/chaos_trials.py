@@ -1,5 +1,6 @@
 """One run of a workload in which things go wrong, for real: commands, signals, and what came of them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab.app.leftovers import Held, is_of_run
+from trimtab.app.leftovers import Held, is_of_run, processes_of
 from trimtab.app.run_folders import JOURNAL_FOLDER
 from trimtab.sim.chaos import Observed, Strike, Trial
 from trimtab.spec.injections import FaultKind
@@ -227,9 +228,13 @@ class _Maker:
 
 
 def _left_after_grace(held: Held) -> tuple[str, ...]:
+    """What is left over; processes among it are ended then, so that they are in nobody's way."""
     deadline_s = time.monotonic() + _GRACE_S
     while (left := held.left()) and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
+    for pid in processes_of(held.run):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return left
 
 

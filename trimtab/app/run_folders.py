@@ -23,11 +23,13 @@ RESOLVED_FILE = "resolved.yaml"
 ABOUT_FILE = "run.json"
 REPORT_FILE = "report.json"
 JOURNAL_FOLDER = "journal"
+LOGS_FOLDER = "logs"
 _LOCK_FILE = "run.lock"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AGENT_JOURNAL = re.compile(r"agent-([0-9]+)\.jsonl")
 _RANK_JOURNAL = re.compile(r"rank-[0-9]+-([0-9]+)\.jsonl")
+_RANK_LOG = re.compile(r"rank-[0-9]+-([0-9]+)\.log")
 
 
 def create_run(runs: Path, name: str) -> Path:
@@ -82,12 +84,16 @@ def find_run(text: str, runs: Path = DEFAULT_RUNS) -> Path:
 
 def next_attempt(folder: Path) -> int:
     """The number of the attempt that would be made next; the first is 1."""
-    return 1 + max(_numbers(folder, _AGENT_JOURNAL), default=0)
+    return 1 + max(_numbers(folder / JOURNAL_FOLDER, _AGENT_JOURNAL), default=0)
 
 
 def next_incarnation(folder: Path) -> int:
-    """A number above that of every process that any rank of the run ever had; the first is 0."""
-    return 1 + max(_numbers(folder, _RANK_JOURNAL), default=-1)
+    """A number above that of every process that any rank of the run ever had; the first is 0.
+
+    A process has a log from its start on, and a journal once it is up: one that was ended before has used its number, too.
+    """
+    used = [*_numbers(folder / JOURNAL_FOLDER, _RANK_JOURNAL), *_numbers(folder / LOGS_FOLDER, _RANK_LOG)]
+    return 1 + max(used, default=-1)
 
 
 @contextmanager
@@ -173,9 +179,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
-    """The number in each journal's name that fits a pattern."""
-    names = _names_in(folder / JOURNAL_FOLDER)
-    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
+    """The number in each file's name that fits a pattern."""
+    return [int(match[1]) for name in _names_in(folder) if (match := pattern.fullmatch(name))]
 
 
 def _names_in(folder: Path) -> list[str]:

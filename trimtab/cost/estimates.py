@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from trimtab.catalog import Cluster, FlopConvention, UnknownNameError, price_of
 from trimtab.cost.block_bytes import compute_type
-from trimtab.cost.communication import collective_time
 from trimtab.cost.counts import Counts, counts_of
+from trimtab.cost.early_times import update_communication
 from trimtab.cost.host_traffic import host_seconds
 from trimtab.cost.stage_times import Passes, pipeline_times, stage_passes
-from trimtab.plan.explanation import CollectiveUse, RankGroup
+from trimtab.plan.explanation import RankGroup
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import StageTimes, Timeline, simulate
-from trimtab.plan.program import Phase
 
 FASTEST, SLOWEST = 0.75, 1.25
 """Measured over estimated step time that four of five published runs lie between."""
@@ -33,7 +32,8 @@ ASSUMPTIONS = (
     "compute: 62 % of the rate of the best measured matrix product for matrices, 32 % for attention",
     "collectives: 30 us, latency times hops, bytes over 82 % of the slowest link; nothing else on the links",
     "exposed: collectives of activations; gathers of stored parameters and sums of their gradients as far as they take "
-    "longer than the pass; sums of the update, those in buckets behind the last backward pass",
+    "longer than the pass; sums of the update as far as they outlast what is left of the last backward pass when their "
+    "gradients are complete",
     "optimizer: parameters, gradients and states once through the device's memory; what waits in the host's memory goes "
     "there and back at the declared rate of PCI Express, beside nothing else",
 )
@@ -148,8 +148,8 @@ def estimate(
         steps: Of the whole run, for its dollars.
         usd_per_device_hour: What the user pays; the catalog's newest offer if None.
         counts: Of the plan, if they are there already.
-        is_overlapped: Whether collectives of parameters and gradients run beside the computation; a plan that is run
-            operator by operator waits for each.
+        is_overlapped: Whether the passes of blocks run beside their gathers of parameters and sums of gradients; a plan
+            that is run operator by operator waits for each. Sums of the update may start before it either way.
     """
     counts = counts or counts_of(plan)
     price = price_for(plan, usd_per_device_hour)
@@ -172,8 +172,7 @@ def estimate(
     if counts.actions is not None:
         timeline = simulate(counts.actions, times=pipeline_times(plan, counts, cluster, passes))
     busy = [
-        _busy(plan, counts, cluster, number, passes, known[number], is_overlapped=is_overlapped)
-        for number in range(len(counts.groups))
+        _busy(plan, counts, cluster, number, passes, known[number]) for number in range(len(counts.groups))
     ]
     update_s = max(time.optimizer_s + time.update_s for time in busy)
     passes_s = max(time.passes_s for time in busy)
@@ -255,16 +254,11 @@ def _busy(
     number: int,
     passes: Sequence[Passes],
     host_s: tuple[float, float],
-    *,
-    is_overlapped: bool,
 ) -> _Busy:
     group = counts.groups[number]
     own = [part for stage in group.stages for part in passes[stage].all]
     runs = plan.work.microbatches
-    # Buckets leave while the last microbatch goes back; without BUCKET a sum waits for the last gradient.
-    last_backward_s = sum(part.total_s for stage in group.stages for part in passes[stage].all[1:])
-    hiding_s = last_backward_s if is_overlapped else 0.0
-    exposed_s, hidden_s = _update_communication(counts.uses[number], cluster, hiding_s)
+    exposed_s, hidden_s = update_communication(plan, counts, number, cluster, passes)
     return _Busy(
         compute_s=runs * sum(part.compute_s for part in own),
         recompute_s=runs * sum(part.recompute_s for part in own),
@@ -273,24 +267,6 @@ def _busy(
         update_s=exposed_s,
         optimizer_s=_optimizer_s(plan, counts, group, cluster) + host_s[1],
     )
-
-
-def _update_communication(
-    uses: Sequence[CollectiveUse], cluster: Cluster, last_backward_s: float
-) -> tuple[float, float]:
-    """Seconds of the collectives of an update that are waited for, and those that are hidden."""
-    waited_s = 0.0
-    buckets = []
-    for use in (use for use in uses if use.traffic.phase is Phase.UPDATE):
-        seconds = collective_time(use, cluster).seconds * use.runs
-        is_sum = use.traffic.tensors[0].startswith(("acc:", "tied:"))
-        if is_sum and use.traffic.transfer.bucket_bytes is not None:
-            buckets.append(seconds)
-        else:
-            waited_s += seconds
-    # The last bucket is filled when nothing is left to hide it behind.
-    hidden_s = min(sum(buckets[:-1]), last_backward_s)
-    return waited_s + sum(buckets) - hidden_s, hidden_s
 
 
 def _optimizer_s(plan: Plan, counts: Counts, group: RankGroup, cluster: Cluster) -> float:

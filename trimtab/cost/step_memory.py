@@ -1,24 +1,28 @@
 """Memory of a rank by class over a step, if it runs its plan operator by operator, as this release's runtime does.
 
-``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: nothing is prefetched,
-collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
-is gone through in order.
+``MemoryCounter`` counts the plan's own values, whoever runs it. Here the runtime is known: parameters are gathered one block
+ahead, collectives have vectors that they are packed into, autograd keeps what ``OperatorCounter`` says. Every action of the step
+is gone through in order. What another thread does beside the computation is counted as if it were done at once where it is
+started, as it is when memory is measured: on its own thread its buffers may fall together with the peak of a block.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trimtab.cost.ahead_memory import AheadMemory, GatherBytes
 from trimtab.cost.block_bytes import value_bytes
 from trimtab.cost.counts import Counts
+from trimtab.cost.early_memory import EarlyMemory
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.cost.operator_bytes import OperatorCounter
+from trimtab.plan.early_sums import BACKWARD
 from trimtab.plan.explanation import RankGroup
 from trimtab.plan.lifetimes import FORWARD_OF, Turn, sums_in_place, turns_of, update_turns
 from trimtab.plan.physical import EMBEDDING, HEAD, SCALARS, Plan
 from trimtab.plan.pipelines import Action, ActionKind
 from trimtab.plan.placements import local_elements
-from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Value
 from trimtab.plan.tables import BYTES_OF, Table
 
 _COUNTER_BYTES = BYTES_OF["fp32"]
@@ -57,13 +61,17 @@ class StepMemory:
         params, grads, states = (table.device_bytes for table in self._counts.holdings.of(group.stages))
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
-        walk = _Walk(self._plan, self._blocks, base, group.stages)
         actions = _actions(self._plan, self._counts, group.place)
+        early = EarlyMemory(self._plan, actions)
+        ahead = AheadMemory(
+            self._plan, actions, {name: block.gathers for name, block in self._blocks.items()}
+        )
+        walk = _Walk(self._plan, self._blocks, base, group.stages, early, ahead)
         for action, following in zip(actions, (*actions[1:], None), strict=True):
             walk.act(action, following)
         # Gradients are let go when the next step begins.
         start = replace(base, gradients=grads)
-        update = _larger(start, _update(self._plan, self._counts, group, start))
+        update = _larger(start, _update(self._plan, group, start, early))
         return {
             Moment.FORWARD: _larger(start, walk.most[Moment.FORWARD]),
             Moment.BACKWARD: walk.most[Moment.BACKWARD],
@@ -92,6 +100,10 @@ class _BlockMemory:
         self._count = OperatorCounter(plan.network, plan.axis_sizes, block.values, _weights(plan, block))
         turns = turns_of(block)
         self._recomputed = {_tape(operator) for operator in block.recompute}
+        self.gathers = GatherBytes(
+            sum(self._count.size(name) for operator in block.gathers for name in operator.outputs),
+            max((self._count.of(operator).scratch for operator in block.gathers), default=0),
+        )
         self.forward = self._forward(turns.forward)
         self.backward = self._backward(turns.recompute, turns.backward)
         self.gradients = {
@@ -228,9 +240,16 @@ class _Walk:
     """Goes through the actions of a rank."""
 
     def __init__(
-        self, plan: Plan, blocks: Mapping[str, _BlockMemory], base: MemoryClasses, stages: Sequence[int]
+        self,
+        plan: Plan,
+        blocks: Mapping[str, _BlockMemory],
+        base: MemoryClasses,
+        stages: Sequence[int],
+        early: EarlyMemory,
+        ahead: AheadMemory,
     ) -> None:
         self._plan, self._blocks, self._base = plan, blocks, base
+        self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
         self._posted = self._arriving = 0
@@ -246,16 +265,34 @@ class _Walk:
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
                 passed = self._blocks[block.name].forward
+                self._enter(Moment.FORWARD, block, block.values.get("in"))
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
             self._post(action.stage, action.stage + 1)
-        elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+        elif action.kind in BACKWARD:
             for index, block in reversed(sites):
                 memory = self._blocks[block.name]
                 self._add_gradients(index, block)
+                self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
                 self._look(Moment.BACKWARD, memory.backward.most)
                 del self._kept[index, action.microbatch]
+                scratch = self._early.leave(index, action)
+                if scratch is not None:
+                    handed = self._size(block.values.get(block.gradient))
+                    self._look(Moment.BACKWARD, MemoryClasses(working=handed, buffers=scratch))
             self._post(action.stage, action.stage - 1)
+
+    def _enter(self, moment: Moment, block: Block, handed: Value | None) -> None:
+        """A block has its parameters, and those of the next one are gathered before it computes."""
+        own = self._blocks[block.name].gathers.gathered
+        self._ahead.enter()
+        coming = self._ahead.coming
+        local = MemoryClasses(gathered=own, working=self._size(handed), buffers=coming.scratch)
+        if coming.gathered:
+            self._look(moment, local)
+
+    def _size(self, value: Value | None) -> int:
+        return 0 if value is None else value_bytes(value, self._plan.axis_sizes)
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
         """Sums of gradients that a block adds to; those of some names in the update, or all."""
@@ -275,7 +312,7 @@ class _Walk:
         match action.kind:
             case ActionKind.FORWARD:
                 return self._handed(stage - 1, stage)
-            case ActionKind.BACKWARD | ActionKind.BACKWARD_INPUT:
+            case kind if kind in BACKWARD:
                 return self._handed(stage + 1, stage)
             case _:
                 return 0
@@ -305,7 +342,8 @@ class _Walk:
             states=base.states,
             gradients=sum(self._gradients.values()),
             activations=local.activations + sum(self._kept.values()),
-            working=local.working + base.working,
+            working=local.working + base.working + self._early.made,
+            gathered=local.gathered + self._ahead.coming.gathered,
             buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
@@ -323,11 +361,13 @@ class _Walk:
             yield 1 + len(plan.pipeline.stage_of_layer), head
 
 
-def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -> MemoryClasses:
-    """What the update needs."""
-    update = plan.update
-    count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {}, sums_in_place(update))
+def _update(plan: Plan, group: RankGroup, base: MemoryClasses, early: EarlyMemory) -> MemoryClasses:
+    """What the update needs, from the end of the backward pass on."""
+    update, count = plan.update, early.count
     tally = _Tally()
+    for operator in early.started:
+        for name in operator.outputs:
+            tally.add("working", name, count.made(operator, name))
     is_here = {name: _is_here(plan, name, group.stages) for name in update.values}
     for turn in update_turns(update, SCALARS):
         operator = turn.operator
@@ -335,10 +375,12 @@ def _update(plan: Plan, counts: Counts, group: RankGroup, base: MemoryClasses) -
         if not held or (len(held) < len(operator.inputs) and operator.kind not in _OF_SOME):
             continue
         is_sent = operator.transfer is not None and _takes_part(operator, group)
+        if early.is_started(operator):
+            tally.drop(turn.dead)
+            continue
         for name in operator.outputs:
-            tally.add(
-                "working", name, 0 if _is_same(plan, operator, held, is_sent) else count.made(operator, name)
-            )
+            is_same = _is_same(plan, operator, held, is_sent)
+            tally.add("working", name, 0 if is_same else count.made(operator, name))
         scratch = count.of(replace(operator, inputs=held)).scratch + _fetched(plan, operator)
         if operator.kind not in COLLECTIVES or is_sent:
             tally.look(scratch, "buffers" if operator.kind in COLLECTIVES else "working")

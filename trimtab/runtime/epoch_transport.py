@@ -9,6 +9,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from trimtab.runtime.lowering import Members
 from trimtab.runtime.process_groups import Group, Interrupt
+from trimtab.terms import RunError
 
 Waiting = Callable[[str, Members], AbstractContextManager[None]]
 """A block in which a rank waits for others."""
@@ -35,6 +37,7 @@ class EpochTransport:
     ) -> None:
         self._all, self._waiting = group, waiting
         self._groups: dict[Members, Group] = {group.members: group}
+        self._beside: dict[Members, _Beside] = {}
         self._waiter = _Waiter(group.interrupt)
 
     def open_groups(self, wanted: Sequence[Members]) -> None:
@@ -51,6 +54,9 @@ class EpochTransport:
             group.drop()
         self._groups.clear()
         self._waiter.end()
+        for beside in self._beside.values():
+            beside.leave()
+        self._beside.clear()
 
     def all_reduce(self, members: Members, tensor: Tensor, operation: str) -> None:
         """See Transport."""
@@ -79,12 +85,70 @@ class EpochTransport:
     def send(self, target: int, tensor: Tensor, tag: int) -> "Message":
         """See Transport."""
         waiting = self._waiting("send", (self._all.rank, target))
-        return Message(self._all.send(tensor, target, tag), self._waiter, waiting)
+        return Message(self._all.send(tensor, self._position(target), tag), self._waiter, waiting)
 
     def receive(self, source: int, found: Tensor, tag: int) -> "Message":
         """See Transport."""
         waiting = self._waiting("receive", (source, self._all.rank))
-        return Message(self._all.receive(found, source, tag), self._waiter, waiting)
+        return Message(self._all.receive(found, self._position(source), tag), self._waiter, waiting)
+
+    def open_beside(self, wanted: Sequence[Members]) -> None:
+        """See Transport; only members of a group make it."""
+        for members in wanted:
+            if members not in self._beside and self._all.rank in members:
+                left = _Left()
+                with self._waiting("connect", members):
+                    group = self._all.split(members, beside=left.interrupt)
+                self._beside[members] = _Beside(EpochTransport(group), left)
+
+    def beside(self, members: Members) -> "EpochTransport":
+        """See Transport."""
+        return self._beside[members].transport
+
+    def join(self, members: Members, work: Future[Any]) -> None:
+        """See Transport; a fence ends this wait, and what waits on the other thread when this one is let go."""
+        notify = self._all.interrupt.notify
+        work.add_done_callback(lambda _: notify())
+        with self._waiting("join", members):
+            self._all.interrupt.wait_for(work.done)
+
+    def _position(self, rank: int) -> int:
+        return self._all.members.index(rank)
+
+
+class LeftError(RunError):
+    """The epoch was left while a thread beside the main one waited in it."""
+
+
+class _Left:
+    """Whether an epoch has been left: a thread that asks no agent learns it from here."""
+
+    def __init__(self) -> None:
+        self.interrupt = Interrupt()
+        self._is_left = False
+        self.interrupt.on_wake(self._check)
+
+    def leave(self) -> None:
+        """Whoever waits shall leave, too."""
+        self._is_left = True
+        self.interrupt.notify()
+
+    def _check(self) -> None:
+        if self._is_left:
+            raise LeftError("the epoch was left")
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a thread beside the main one uses."""
+
+    transport: EpochTransport
+    left: _Left
+
+    def leave(self) -> None:
+        """Its group goes in the background, its thread leaves whatever it waits for."""
+        self.left.leave()
+        self.transport.drop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,15 +70,22 @@ class Rendezvous:
         return self._store
 
 
-@dataclass(slots=True)
 class Tally:
-    """Payload bytes that a rank has sent: those of a ring for the backend's collectives, as plans count them."""
+    """Payload bytes that a rank has sent: those of a ring for the backend's collectives, as plans count them. Any thread."""
 
-    sent_bytes: int = 0
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent_bytes = 0
+
+    def add(self, sent_bytes: int) -> None:
+        """Something is sent."""
+        with self._lock:
+            self._sent_bytes += sent_bytes
 
     def taken(self) -> int:
         """Since the last call."""
-        found, self.sent_bytes = self.sent_bytes, 0
+        with self._lock:
+            found, self._sent_bytes = self._sent_bytes, 0
         return found
 
 
@@ -130,25 +137,29 @@ class Group:
         found.members = tuple(range(self.size))
         return found
 
-    def split(self, members: Sequence[int], label: str = "") -> "Group":
+    def split(self, members: Sequence[int], label: str = "", *, beside: Interrupt | None = None) -> "Group":
         """A group of some of the ranks, this one among them, in the same epoch.
 
         Args:
             members: Which, in order of their positions in it.
             label: What tells it from other groups of the same ranks.
+            beside: For a group that another thread makes all calls of: wakes that thread. It is a second one of these
+                ranks; the present thread forms it.
         """
         epoch, store, kind = self._origin
         label = label + "-".join(map(str, members))
-        return Group(
+        found = Group(
             members=members,
             rank=self.rank,
             epoch=epoch,
             store=store,
             kind=kind,
             interrupt=self.interrupt,
-            label=label,
+            label=label if beside is None else f"beside-{label}",
             tally=self.tally,
         )
+        found.interrupt = beside or self.interrupt
+        return found
 
     @property
     def size(self) -> int:
@@ -172,7 +183,7 @@ class Group:
             lambda g: g.alltoall_base(output, source, output_splits, input_splits, dist.AllToAllOptions()),
         )
         own = input_splits[self.members.index(self.rank)]
-        self.tally.sent_bytes += (source.numel() - own) * source.element_size()
+        self.tally.add((source.numel() - own) * source.element_size())
         self._wait("all_to_all", work, launched)
 
     def all_gather(
@@ -182,7 +193,7 @@ class Group:
         assert output.is_contiguous()
         assert source.is_contiguous()
         work = self._launch("all_gather", lambda g: compat.all_gather(g, output, source))
-        self.tally.sent_bytes += (self.size - 1) * source.nbytes
+        self.tally.add((self.size - 1) * source.nbytes)
         self._wait("all_gather", work, launched)
 
     def all_reduce(
@@ -197,7 +208,7 @@ class Group:
         options.reduceOp = _REDUCTIONS[operation]
         work = self._launch("all_reduce", lambda g: g.allreduce([tensor], options))
         piece = -(-tensor.numel() // self.size)
-        self.tally.sent_bytes += 2 * (self.size - 1) * piece * tensor.element_size()
+        self.tally.add(2 * (self.size - 1) * piece * tensor.element_size())
         self._wait("all_reduce", work, launched)
 
     def agree(self, holds: bool) -> bool:
@@ -215,13 +226,13 @@ class Group:
         assert source.is_contiguous()
         options = dist.ReduceScatterOptions()
         options.reduceOp = _REDUCTIONS[operation]
-        self.tally.sent_bytes += (self.size - 1) * output.nbytes
+        self.tally.add((self.size - 1) * output.nbytes)
         return self._launch("reduce_scatter", lambda g: compat.reduce_scatter(g, output, source, options))
 
     def send(self, tensor: Tensor, position: int, tag: int) -> Any:
         """Start a message to a position; its work blocks when it is waited for, and gives no future."""
         assert tensor.is_contiguous()
-        self.tally.sent_bytes += tensor.nbytes
+        self.tally.add(tensor.nbytes)
         return self._launch("send", lambda g: g.send([tensor], position, tag))
 
     def receive(self, tensor: Tensor, position: int, tag: int) -> Any:

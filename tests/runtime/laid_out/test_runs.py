@@ -13,6 +13,7 @@ pytestmark = pytest.mark.process
 
 STORED = "MESH dp 3; STORE params, grads, states OVER dp"
 STAGES = "MESH pp 2; SPLIT layers OVER pp"
+BUCKETS = "MESH dp 2; REDUCE grads OVER dp BUCKET 4KB"
 COMPRESSED = (
     "MESH dp 2; STORE grads, states WHERE kind = 'embedding' OVER dp; REDUCE grads OVER dp COMPRESS int8; "
     "REDUCE grads WHERE dims LIKE '%,%' AND layer IS NOT NULL OVER dp COMPRESS powersgd(2)"
@@ -56,6 +57,17 @@ def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, undisturbed
     (recovery,) = ran.document["recoveries"]
     assert (recovery["rank"], recovery["steps_lost"]) == (1, 2)
     assert_saved_in_pieces(trimtab, ran)
+
+
+def test_a_rank_is_lost_while_gradients_are_summed(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """Buckets are on their way beside the backward pass when a rank dies: nobody hangs, and no bit of them is kept."""
+    ran = run(trimtab, BUCKETS, 2, "--inject", "kill:rank=1,step=6,phase=compute")
+    assert_same(ran, undisturbed)
+    (recovery,) = ran.document["recoveries"]
+    assert recovery["rank"] == 1
+    ledger = ran.document["ledger"]
+    assert sum(ledger["classes"].values()) == ledger["allocated_ns"]
+    assert ledger["unattributed_fraction"] <= 0.02
 
 
 def assert_saved_in_pieces(trimtab: Trimtab, ran: Ran) -> None:

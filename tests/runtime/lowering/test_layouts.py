@@ -25,6 +25,13 @@ Layout = tuple[int, str, dict[str, Any], dict[str, Any]]
 FAST: dict[str, Layout] = {
     "dp, three ranks and four shares": (3, "MESH dp 3", DROPPING, {"shares": 4}),
     "zero 1, tree": (2, "MESH dp 2\nSTORE states OVER dp\nREDUCE grads OVER dp USING ring", ROTARY, {}),
+    "buckets beside the backward pass": (
+        4,
+        "MESH replica 2, dp 2\nSPLIT batch OVER replica, dp\nSTORE states OVER dp\n"
+        "REDUCE grads OVER replica, dp BUCKET 16KB\nREDUCE grads WHERE kind = 'norm' OVER replica, dp USING ring",
+        ROTARY,
+        {},
+    ),
     "zero 3, recomputed": (
         4,
         "MESH dp 4\nSTORE params, grads, states OVER dp\nRECOMPUTE activations WHERE layer % 2 = 0",

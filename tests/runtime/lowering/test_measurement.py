@@ -1,6 +1,7 @@
 """Are bytes, memory and times of real steps those that are predicted, whatever the layout?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -143,8 +144,7 @@ def test_what_others_have_made_is_left_out() -> None:
 def test_who_comes_first_waits_for_who_comes_last() -> None:
     """Transfer and skew ask for different remedies: another route, or another balance."""
     what = Sent("update", "update", "all_reduce", ("x",), ("dp",), "native")
-    early = _step([Run(what=what, members=(0, 1), start_ns=100, end_ns=400, busy_ns=300)])
-    late = _step([Run(what=what, members=(0, 1), start_ns=350, end_ns=400, busy_ns=50)])
+    early, late = _step([_run(what, 100, 400)]), _step([_run(what, 350, 400)])
     found = waits_of([early, late])
     assert [(one.busy_ns[what], one.late_ns[what], one.runs[what]) for one in found] == [
         (300, 250, 1),
@@ -157,9 +157,7 @@ def test_runs_of_one_collective_are_told_apart() -> None:
     what = Sent("head", "forward", "all_gather", ("x",), ("tp",), "native")
 
     def runs(*starts: int) -> StepTimes:
-        return _step(
-            [Run(what=what, members=(0, 1), start_ns=at, end_ns=at + 10, busy_ns=10) for at in starts]
-        )
+        return _step([_run(what, at, at + 10) for at in starts])
 
     found = waits_of([runs(100, 200), runs(104, 197)])
     assert [one.late_ns[what] for one in found] == [4, 3]
@@ -168,9 +166,33 @@ def test_runs_of_one_collective_are_told_apart() -> None:
 def test_classes_of_time_add_up_to_the_step() -> None:
     """A class that nobody sees hides time; what is left over is told."""
     what = Sent("head", "forward", "all_gather", ("x",), ("tp",), "native")
-    step = _step([Run(what=what, members=(0, 1), start_ns=5, end_ns=25, busy_ns=20)])
-    assert step.collectives_ns == 20
+    step = _step([_run(what, 5, 25)])
+    assert (step.collectives_ns, step.beside_ns) == (20, 0)
     assert step.unattributed_ns == 1000 - 20 - 30 - 400
+
+
+def test_what_runs_beside_the_computation_is_waited_for_in_part() -> None:
+    """A sum that was hidden for 250 of 300 ns costs 50; and while its last rank came, nobody waited for it."""
+    what = Sent("update", "update", "all_reduce", ("x",), ("dp",), "native")
+    hidden = replace(_run(what, 100, 400), waited_ns=50, waited_from_ns=350)
+    late = replace(_run(what, 370, 400), waited_ns=0, waited_from_ns=0)
+    steps = [_step([hidden]), _step([late])]
+    assert [(step.collectives_ns, step.beside_ns) for step in steps] == [(50, 250), (0, 30)]
+    assert [(one.waited_ns[what], one.late_ns[what]) for one in waits_of(steps)] == [(50, 20), (0, 0)]
+
+
+def _run(what: Sent, start_ns: int, end_ns: int) -> Run:
+    """A collective that is waited for from begin to end."""
+    took_ns = end_ns - start_ns
+    return Run(
+        what=what,
+        members=(0, 1),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        busy_ns=took_ns,
+        waited_ns=took_ns,
+        waited_from_ns=start_ns,
+    )
 
 
 def _step(runs: list[Run]) -> StepTimes:

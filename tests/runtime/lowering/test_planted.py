@@ -18,10 +18,11 @@ from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter
 from trimtab.runtime.decoder import IGNORED_TARGET
 from trimtab.runtime.lowering import Crew, Divergence, Wires, computing, losses, verify
-from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
+from trimtab.runtime.lowering.blocks import OperatorRunner
 from trimtab.runtime.lowering.computing import Pieces
 from trimtab.runtime.lowering.extents import Run
 from trimtab.runtime.lowering.masks import Masks
+from trimtab.runtime.lowering.scopes import Scope
 from trimtab.runtime.lowering.updating import Updater
 from trimtab.runtime.lowering.verification import Rate
 from trimtab.runtime.random_keys import RandomKey

@@ -16,8 +16,8 @@ from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import Decoder, token_loss_sum
 from trimtab.runtime.lowering import Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.extents import Layouts, take
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.verification import ragged_batch
 from trimtab.runtime.optimizers import Sgd
 from trimtab.runtime.random_keys import KeyedRandom

@@ -38,6 +38,12 @@ LAYOUTS = {
     "replicas and stored states": (4, "MESH pp 2, dp 2\nSPLIT layers OVER pp\nSTORE states OVER dp"),
     "stages and stored replicas": (4, f"MESH pp 2, dp 2\nSPLIT layers OVER pp\n{STORED}"),
     "computed again": (2, f"MESH dp 2\n{STORED}\nRECOMPUTE activations WHERE name <> 'logits'"),
+    "buckets beside the backward pass": (3, "MESH dp 3\nREDUCE grads OVER dp BUCKET 8KB"),
+    "buckets over two axes": (
+        4,
+        "MESH replica 2, dp 2\nSPLIT batch OVER replica, dp\nSTORE states OVER dp\n"
+        "REDUCE grads OVER replica, dp BUCKET 8KB",
+    ),
     "another route": (4, "MESH dp 4\nREDUCE grads OVER dp USING tree"),
 }
 NETWORKS: Mapping[str, dict[str, Any]] = {"learned": DROPPING, "rotary": ROTARY}

@@ -21,8 +21,8 @@ from trimtab.plan.program import Operator
 from trimtab.plan.training import Training
 from trimtab.runtime.decoder import Decoder
 from trimtab.runtime.lowering import Rank, Rules, Wires
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.experts import Region
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.optimizers import Sgd
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.weights.reading import FolderWeights, open_weights

@@ -1,6 +1,7 @@
 """Real steps beside predictions: a table for each rank group."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trimtab.app.explanation_text.lines import Line, Piece, Style, heading, row
 from trimtab.app.explanation_text.quantities import share
@@ -46,6 +47,9 @@ def _group(group: AnalyzedGroup, width: int) -> Iterator[Line]:
         yield from (table.bytes_row(item) for item in shown)
     yield table.row("time of a step", "", "", "", Style.FAINT)
     yield from (table.time_row(item) for item in group.times)
+    beside = group.beside
+    if beside.measured_s or beside.predicted_s:
+        yield table.time_row(replace(beside, name="beside the computation"))
     yield from row(
         f"{share(group.exposed_share)} of the step only sends or waits, {share(group.bubble_share)} is bubble, "
         f"{share(group.unattributed_share)} is not attributed",

@@ -66,7 +66,9 @@ class MeasuredCollective:
         sent_bytes: What the rank sends, predicted and measured, on the rank that sends most.
         predicted_s: Of all runs; null where the links are not this machine's.
         measured_s: In it, sending or waiting; null for what is handed between stages, which counts as bubble.
-        late_s: Of it, until the last rank had come.
+        waited_s: Of it, that the rank computed nothing in; less than all of it for a sum that starts during the backward
+            pass.
+        late_s: Of that, until the last rank had come.
     """
 
     block: str
@@ -79,6 +81,7 @@ class MeasuredCollective:
     sent_bytes: ComparedBytes
     predicted_s: float | None
     measured_s: float | None
+    waited_s: float | None
     late_s: float | None
 
 
@@ -93,7 +96,9 @@ class AnalyzedGroup:
         moments: The most in each part of the step.
         peak: The most of all.
         times: Classes of the step's time; all of them add up to the step.
-        exposed_share: Part of the step in which a rank only sends or waits for others, bubbles left out.
+        exposed: Time in which a rank only sends or waits for others, bubbles left out: ``transfer`` and ``late``.
+        beside: Time in collectives that ran beside the computation, which is in no class.
+        exposed_share: Part of the step that ``exposed`` is.
         bubble_share: Part in which it waits for other stages.
         unattributed_share: Part that no class claims.
         collectives: In the order of the plan.
@@ -105,6 +110,8 @@ class AnalyzedGroup:
     moments: tuple[ComparedMoment, ...]
     peak: ComparedBytes
     times: tuple[ComparedTime, ...]
+    exposed: ComparedTime
+    beside: ComparedTime
     exposed_share: float
     bubble_share: float
     unattributed_share: float

@@ -1,108 +1,36 @@
 """Runs the programs of blocks on one rank, operator by operator."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from trimtab.plan.lifetimes import FORWARD_OF, BlockTurns, Turn, turns_of
-from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind, Phase, Transfer, Value
+from trimtab.plan.program import COLLECTIVES, Block, Operator, OperatorKind
 from trimtab.runtime.lowering.applying import Applied, added, parameter_of
 from trimtab.runtime.lowering.attention import Attention
 from trimtab.runtime.lowering.chunked_head import ChunkedHead
-from trimtab.runtime.lowering.closed_forms import ClosedTape
-from trimtab.runtime.lowering.collectives import Collect, Collectives, Gathering, Members
+from trimtab.runtime.lowering.collectives import Collectives
 from trimtab.runtime.lowering.computing import UNTAPED, Pieces, computation, where_of
 from trimtab.runtime.lowering.experts import EVERYTHING, Region
 from trimtab.runtime.lowering.extents import Extent
+from trimtab.runtime.lowering.gatherings import Gatherings
 from trimtab.runtime.lowering.homes import Homes
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import Ring, RingTape
-from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
-from trimtab.runtime.lowering.sites import UPDATE, Site
-from trimtab.runtime.lowering.tape import Tape
+from trimtab.runtime.lowering.scopes import Apply, Observer, Scope
+from trimtab.runtime.lowering.share_sums import ShareSums
+from trimtab.runtime.lowering.sites import Site
 from trimtab.runtime.lowering.types import DTYPES
-from trimtab.runtime.lowering.wires import Line, Sent
 
 _RINGS = (OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD)
 _HEADS = (OperatorKind.HEAD_SUMS, OperatorKind.HEAD_SUMS_GRAD)
 _DROPS = (OperatorKind.DROP, OperatorKind.DROP_GRAD)
 _ONLY_PARAMETERS = frozenset({OperatorKind.EMBED, OperatorKind.ADD_POSITIONS, OperatorKind.ADD_BIAS})
 """Forward operators whose gradient operator gives those of parameters alone: the input's is the output's."""
-
-_OWN = frozenset(
-    {
-        OperatorKind.EMBED,
-        OperatorKind.LINEAR,
-        OperatorKind.LINEAR_GRAD,
-        OperatorKind.SUM,
-        OperatorKind.VOCAB_MAX,
-        OperatorKind.VOCAB_SUMS,
-        OperatorKind.RESCALE,
-    }
-)
-"""Operators whose outputs share no storage with other values and are not saved by their tapes."""
-
-_GRADIENTS = ("acc:", "tied:")
-"""Values of the update that are sums over the rank's microbatches."""
-
-TapeKey = tuple[OperatorKind, tuple[str, ...]]
-"""A forward operator of a block: no two have kind and parameters in common."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Scope:
-    """What operators read and write: the values of one block on one microbatch, or of the update.
-
-    Args:
-        site: The block at work; None for the update.
-        microbatch: Counted from 0; of the update 0.
-        phase: Of the step.
-        step: Of the run, whose masks are drawn; None in evaluation, where nothing is dropped, and in the update.
-        values: Declared types.
-        tensors: What the rank has, by name.
-        parameters: As operators take them, by name in the block.
-        tapes: What forward operators have left.
-        added_up: Gradients that earlier microbatches have left.
-        leaves: The same by share, where shares are added in a fixed tree.
-        scattered: Own pieces of gradients by share, which the ranks of a group have given each other.
-    """
-
-    site: Site | None
-    microbatch: int
-    phase: Phase
-    values: Mapping[str, Value]
-    tensors: dict[str, Tensor]
-    step: int | None = None
-    parameters: dict[str, Tensor] = field(default_factory=dict)
-    tapes: dict[TapeKey, Tape | ClosedTape | RingTape] = field(default_factory=dict)
-    added_up: dict[str, Tensor] = field(default_factory=dict)
-    leaves: dict[str, Leaves] = field(default_factory=dict)
-    scattered: dict[str, dict[int, Tensor]] = field(default_factory=dict)
-
-    @property
-    def block(self) -> str:
-        """Name of the block; ``update``."""
-        return self.site.block.name if self.site else UPDATE
-
-    @property
-    def where(self) -> str:
-        """As ``block``, one layer told from another."""
-        return str(self.site) if self.site else UPDATE
-
-
-class Observer:
-    """Looks on while a rank computes; called on the rank's own thread, and must not change what it sees."""
-
-    def begins(self, scope: Scope, operator: Operator) -> None:
-        """An operator is about to run."""
-
-    def made(self, scope: Scope, operator: Operator) -> None:
-        """An operator has run: its outputs are among the tensors of the scope."""
 
 
 class OperatorRunner:
@@ -134,6 +62,7 @@ class OperatorRunner:
         self._masks = masks
         self._sums = sums
         self._collectives = collectives
+        self.gatherings = Gatherings(plan, collectives)
         self._attention = Attention(plan.network)
         self._regions = regions or {}
         self._observe = observe
@@ -141,13 +70,16 @@ class OperatorRunner:
         self._turns: dict[str, BlockTurns] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._programs: dict[tuple[int, int], _Program] = {}
-        self._groups = {
-            axes: groups(plan.mesh, axes) for axes in {transfer.axes for transfer in transfers_of(plan)}
-        }
 
     def constants(self) -> list[Tensor]:
         """What is the same in every step."""
         return self._attention.constants
+
+    def renew(self) -> None:
+        """Put sums of gradients elsewhere from now on: what was left behind may still write to where they were."""
+        self._homes.forget()
+        self._bound.clear()
+        self._programs.clear()
 
     def run(self, operators: Iterable[Operator], scope: Scope) -> None:
         """Operators in order."""
@@ -216,12 +148,12 @@ class OperatorRunner:
         if self._observe is not None:
             self._observe.made(scope, operator)
 
-    def _bind(self, operator: Operator, scope: Scope) -> "_Apply":
+    def _bind(self, operator: Operator, scope: Scope) -> Apply:
         kind = operator.kind
         if kind in _RINGS:
             return partial(self._around, operator)
         if kind in COLLECTIVES:
-            return self._collective(operator)
+            return self.gatherings.bind(operator)
         if kind is OperatorKind.SLICE:
             return lambda scope, tensors, _: self._collectives.slice(operator, tensors, scope.values)
         if kind is OperatorKind.SUM:
@@ -244,7 +176,7 @@ class OperatorRunner:
         """Where shares stay apart: gradients that ranks give each other, and what microbatches leave."""
         if sums.adds(operator):
             tensors = [scope.tensors[name] for name in operator.inputs]
-            given = sums.scatter(self.gathering(operator, scope, None), tensors, scope.microbatch)
+            given = sums.scatter(self.gatherings.of(operator, scope, None), tensors, scope.microbatch)
             for index, name in enumerate(operator.outputs):
                 scope.scattered[name] = {share: pieces[index] for share, pieces in given.items()}
             return True
@@ -281,7 +213,7 @@ class OperatorRunner:
         )
         return [x * mask]
 
-    def _head(self, operator: Operator, scope: Scope) -> "_Apply":
+    def _head(self, operator: Operator, scope: Scope) -> Apply:
         """Logits some tokens at a time, forwards or backwards."""
         (matrix,) = operator.parameters
         assert scope.site is not None, "the head is a block"
@@ -294,7 +226,7 @@ class OperatorRunner:
         compute: Callable[..., Sequence[Tensor]] = head.sums if is_forward else head.gradients
         return lambda scope, tensors, _: compute(*tensors, scope.parameters[matrix])
 
-    def _adding(self, operator: Operator, scope: Scope) -> "_Apply":
+    def _adding(self, operator: Operator, scope: Scope) -> Apply:
         """The gradient of a microbatch is added to those before it; the first one is put where the sum lies."""
         site = scope.site
         assert site is not None, "microbatches are of blocks"
@@ -336,7 +268,7 @@ class OperatorRunner:
         """Where a gradient is added up; shares that stay apart have no common place."""
         return self._homes.of(name) if self._sums is None else None
 
-    def _forward(self, operator: Operator, scope: Scope) -> "_Apply":
+    def _forward(self, operator: Operator, scope: Scope) -> Apply:
         applied = Applied(operator, self._pieces(operator, scope), stays=_staying(scope))
         key = operator.kind, operator.parameters
 
@@ -348,7 +280,7 @@ class OperatorRunner:
 
         return apply
 
-    def _gradient(self, operator: Operator, scope: Scope) -> "_Apply":
+    def _gradient(self, operator: Operator, scope: Scope) -> Apply:
         kind = FORWARD_OF[operator.kind]
         key = kind, operator.parameters
         wanted = _wanted(kind, operator)
@@ -391,75 +323,11 @@ class OperatorRunner:
 
     # Together.
 
-    def _collective(self, operator: Operator) -> "_Apply":
-        # The same operator gathers in two phases, and some sums are of some ranks only.
-        known: dict[tuple[Phase, frozenset[int] | None], Collect] = {}
-
-        def apply(
-            scope: Scope, tensors: list[Tensor], taking_part: frozenset[int] | None
-        ) -> Sequence[Tensor]:
-            key = scope.phase, taking_part
-            if key not in known:
-                known[key] = self._collectives.bind(self.gathering(operator, scope, taking_part))
-            return known[key](tensors)
-
-        return apply
-
-    def gathering(self, operator: Operator, scope: Scope, taking_part: frozenset[int] | None) -> Gathering:
-        """A collective with who takes part in it, as ``run_one``."""
-        transfer, members = self._group(operator, taking_part)
-        what = Sent(
-            scope.block,
-            scope.phase.value,
-            operator.kind.value,
-            operator.inputs,
-            transfer.axes,
-            transfer.route,
-        )
-        return Gathering(
-            operator=operator,
-            transfer=transfer,
-            members=members,
-            values=scope.values,
-            what=what,
-            where=scope.where,
-            is_last_use=self._is_last_use(operator, scope),
-        )
-
-    def _is_last_use(self, operator: Operator, scope: Scope) -> bool:
-        """Whether nobody needs the inputs of a collective but it, so that it may overwrite them."""
-        if scope.site is None:
-            users: Sequence[Operator] = self._plan.update.operators
-            is_own = all(name.startswith(_GRADIENTS) for name in operator.inputs)
-        else:
-            block = scope.site.block
-            users = (*block.gathers, *block.forward, *block.recompute, *block.backward)
-            makers = {name: found.kind for found in users for name in found.outputs}
-            kept = {*block.kept, block.result, block.gradient}
-            is_own = all(makers.get(name) in _OWN and name not in kept for name in operator.inputs)
-        others = {name for found in users if found != operator for name in found.inputs}
-        return is_own and others.isdisjoint(operator.inputs)
-
-    def line(self, gathering: Gathering) -> Line:
-        """The wires between the members of a collective."""
-        return self._collectives.wires.line(gathering.what, gathering.members)
-
-    def _group(self, operator: Operator, taking_part: frozenset[int] | None) -> tuple[Transfer, Members]:
-        """How this rank's group does a collective, and who is in it."""
-        assert operator.transfer is not None, "collectives are sent"
-        rank = self._collectives.rank
-        all_groups = self._groups[operator.transfer.axes]
-        index = next(place for place, found in enumerate(all_groups) if rank in found)
-        members = tuple(
-            member for member in all_groups[index] if taking_part is None or member in taking_part
-        )
-        return operator.transfer_of(index), members
-
     def _around(
         self, operator: Operator, scope: Scope, tensors: list[Tensor], _: frozenset[int] | None
     ) -> Sequence[Tensor]:
         """Ring attention, forwards or backwards."""
-        gathering = self.gathering(operator, scope, None)
+        gathering = self.gatherings.of(operator, scope, None)
         q, k = (scope.values[name] for name in operator.inputs[-3:-1])
         extent = self._collectives.extent
         assert scope.site is not None, "attention is computed in blocks"
@@ -485,16 +353,12 @@ class OperatorRunner:
         return [tensor.to(dtype).contiguous() for tensor, dtype in zip(found, dtypes, strict=True)]
 
 
-_Apply = Callable[[Scope, list[Tensor], frozenset[int] | None], Sequence[Tensor]]
-"""From a scope, the tensors of an operator's inputs and the ranks that take part to its outputs."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Bound:
     """An operator at a site; it is kept so that its id stays its own."""
 
     operator: Operator
-    apply: _Apply
+    apply: Apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,13 +403,3 @@ def _lookup(scope: Scope) -> Callable[[str], Tensor]:
         return scope.parameters[parameter] if parameter else scope.tensors[name]
 
     return lookup
-
-
-def transfers_of(plan: Plan) -> Iterable[Transfer]:
-    """How each collective of a plan travels, in order, those that only some groups use among them."""
-    programs = [(*block.gathers, *block.forward, *block.recompute, *block.backward) for block in plan.blocks]
-    for operators in (*programs, plan.update.operators):
-        for operator in operators:
-            if operator.transfer is not None:
-                yield operator.transfer
-                yield from (transfer for _, transfer in operator.variants)

@@ -39,6 +39,10 @@ class Homes:
             self._settle(self._sums[name])
         return self._found[name]
 
+    def forget(self) -> None:
+        """Let the vectors go; whoever asks next gets others."""
+        self._found.clear()
+
     def _settle(self, operator: Operator) -> None:
         values = [self._values[name] for name in operator.inputs]
         extents = [

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.quantities import made_by, quantities_of
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.sites import Site, sites_of
 
 Array = npt.NDArray[np.float32]

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from trimtab.plan.early_sums import BACKWARD
 from trimtab.plan.meshes import groups
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind, actions_of
@@ -15,15 +16,19 @@ from trimtab.plan.program import Operator, OperatorKind, Phase, Value
 from trimtab.plan.tables import Table
 from trimtab.runtime.decoder import IGNORED_TARGET, initial_tensor
 from trimtab.runtime.lowering.batches import Feed, Microbatch
-from trimtab.runtime.lowering.blocks import Observer, OperatorRunner, Scope, TapeKey
+from trimtab.runtime.lowering.beside import Beside
+from trimtab.runtime.lowering.blocks import OperatorRunner
 from trimtab.runtime.lowering.closed_forms import ClosedTape
 from trimtab.runtime.lowering.collectives import Collectives
+from trimtab.runtime.lowering.early_sums import EarlySums, groups_of
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Layouts, take
+from trimtab.runtime.lowering.gathers_ahead import GathersAhead, gather_groups
 from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.loading import read_piece
 from trimtab.runtime.lowering.masks import Masks
 from trimtab.runtime.lowering.ring_attention import RingTape
+from trimtab.runtime.lowering.scopes import Observer, Scope, TapeKey
 from trimtab.runtime.lowering.share_sums import Leaves, Ownership, ShareSums
 from trimtab.runtime.lowering.sites import Site, Stages, sites_of, taking_part, update_holders
 from trimtab.runtime.lowering.tape import Tape
@@ -102,6 +107,8 @@ class Rank:
         observe: Looks at every operator.
         read: The number in a tensor of one element.
         host: Where OFFLOAD puts what the device does without.
+        sends_beside: Whether gathers one block ahead, and sums of gradients that can start before the backward pass has
+            ended, run on threads of their own; else each runs at its place.
     """
 
     def __init__(
@@ -120,6 +127,7 @@ class Rank:
         observe: Observer | None = None,
         read: Callable[[Tensor], float] = float,
         host: HostMemory | None = None,
+        sends_beside: bool = True,
     ) -> None:
         self.plan, self.rank, self.wires = plan, rank, wires
         self.layouts = Layouts(plan.mesh)
@@ -145,6 +153,22 @@ class Rank:
         self._updater = Updater(plan, rank, rules, self.layouts, self._runner, self.host, self.sums, read)
         self._stages = Stages(plan)
         self._order = _order(plan, self._stages.place(rank))
+        # Gradients of a stage are complete when its last microbatch has come back.
+        self._last = {
+            action.stage: action.microbatch for action in self._order[-1] if action.kind in BACKWARD
+        }
+        self._beside: Beside | None = None
+        self._early: EarlySums | None = None
+        self._ahead: GathersAhead | None = None
+        if sends_beside:
+            actions_at, holders = (lambda place: _order(plan, place)[-1]), self._updater.holders
+            sending = (*gather_groups(plan), *groups_of(plan, actions_at, holders))
+            self._beside = Beside(collectives, tuple(dict.fromkeys(sending)), observe or Observer())
+            actions = [action for part in self._order for action in part]
+            self._ahead = GathersAhead(plan, actions, self._sites, collectives, self._beside, self._runner)
+            self._early = EarlySums(
+                plan, actions_at, collectives, self._beside, self.sums, holders, self._updater.taken_up
+            )
         ends = all(self._stages.holds(rank, [stage]) for stage in (0, self._stages.num_stages - 1))
         # Share by share what the ends add stays apart: so they have it that are on two ranks.
         self._is_tied_at_once = ends and plan.update.is_tied_at_once and not adds_by_share
@@ -173,6 +197,11 @@ class Rank:
         self.wires.posted.pending.clear()
         self.wires.transport = transport
         self.wires.open_groups(process_groups(self.plan))
+        self._runner.renew()
+        if self._beside is not None and self._early is not None and self._ahead is not None:
+            self._beside.connect()
+            self._early.leave()
+            self._ahead.leave()
 
     @property
     def optimizer(self) -> PieceOptimizer:
@@ -228,6 +257,9 @@ class Rank:
             between: Called before each action of the stages.
         """
         flow = self._flow(microbatches, number)
+        if self._early is not None and self._ahead is not None:
+            self._early.begin()
+            self._ahead.begin()
         for actions in self._order:
             for action, following in zip(actions, (*actions[1:], None), strict=True):
                 between()
@@ -259,6 +291,7 @@ class Rank:
             step=number,
             leaves=flow.leaves,
             agree=agree,
+            early=self._early,
         )
         self.compressor.settle()
         return outcome
@@ -357,12 +390,19 @@ class Rank:
                 found[site.added_up(name, values)] = gradient
         return found
 
+    def _left_by(self, site: Site) -> Mapping[str, Tensor | Leaves]:
+        """What all microbatches have left at one site, by its name in the update."""
+        left: Mapping[str, Tensor | Leaves] = (
+            self._added_up[site.index] if self.sums is None else self._leaves[site.index]
+        )
+        return {site.added_up(name, self.plan.update.values): gradient for name, gradient in left.items()}
+
     # A pipeline's actions.
 
     def _act(self, action: Action, flow: Flow) -> None:
         if action.kind is ActionKind.FORWARD:
             self._forward(action.stage, action.microbatch, flow)
-        elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+        elif action.kind in BACKWARD:
             self._backward(action.stage, action.microbatch, flow)
 
     def _forward(self, stage: int, microbatch: int, flow: Flow) -> None:
@@ -406,6 +446,8 @@ class Rank:
             gradient = self._taken(Phase.BACKWARD, stage + 1, stage, microbatch, flow)
         for site in reversed(sites):
             gradient = self._backward_block(site, microbatch, gradient, flow)
+            if self._early is not None and microbatch == self._last[stage]:
+                self._early.complete(site.index, self._left_by(site))
         if stage:
             assert gradient is not None, "a stage hands back"
             self._hand(Phase.BACKWARD, stage, stage - 1, microbatch, gradient, flow)
@@ -450,7 +492,10 @@ class Rank:
 
     def _gather(self, site: Site, scope: Scope) -> None:
         """Stored parameters to where they are used; the last copy of each is the one that operators take."""
-        self._runner.run(site.block.gathers, scope)
+        if self._ahead is None:
+            self._runner.run(site.block.gathers, scope)
+        else:
+            self._ahead.take(scope, self.stored)
         for operator in site.block.gathers:
             for name in operator.outputs:
                 scope.parameters[name.removeprefix(_STORED).partition("@")[0]] = scope.tensors[name]
@@ -485,7 +530,7 @@ class Rank:
     def _expect(self, action: Action, flow: Flow) -> None:
         """What an action is going to take from another rank may arrive while this one still computes."""
         phase, source = Phase.FORWARD, action.stage - 1
-        if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
+        if action.kind in BACKWARD:
             phase, source = Phase.BACKWARD, action.stage + 1
         elif action.kind is not ActionKind.FORWARD:
             return

@@ -6,6 +6,7 @@ are there; where that happens has no part in the order of addition.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +25,19 @@ Key = tuple[int, int]
 
 Leaves = dict[Key, Tensor]
 """What subtrees add to one tensor."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apart:
+    """A gradient whose shares have not all met.
+
+    Args:
+        by_key: What its subtrees add.
+        met: Axes over which shares have met.
+    """
+
+    by_key: Leaves
+    met: frozenset[str]
 
 
 class Tree:
@@ -106,10 +120,20 @@ class ShareSums:
         self._plan, self._collectives, self._rank = plan, collectives, collectives.rank
         self._batch_axes = frozenset(plan.bound.batch_axes)
 
+    def on(self, collectives: Collectives) -> "ShareSums":
+        """The same by the collectives of another thread."""
+        return ShareSums(self._plan, collectives, self.ownership)
+
     def adds(self, operator: Operator) -> bool:
         """Whether an operator adds what different shares have left."""
         is_sum = operator.kind in (OperatorKind.REDUCE_SCATTER, OperatorKind.ALL_REDUCE)
         return is_sum and operator.transfer is not None and bool(self._batch_axes & {*operator.transfer.axes})
+
+    def folded(self, apart: Apart) -> Tensor | Apart:
+        """Subtrees with their neighbours added; a tensor like others once all shares have met."""
+        self.tree.fold(apart.by_key)
+        is_whole = apart.by_key.keys() == {self.tree.root}
+        return apart.by_key[self.tree.root] if is_whole else apart
 
     def scatter(
         self, gathering: Gathering, tensors: Sequence[Tensor], microbatch: int

@@ -4,7 +4,8 @@
 run can leave behind, or nobody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -57,13 +58,32 @@ class Transport(Protocol):
     def receive(self, source: int, found: Tensor, tag: int) -> Pending:
         """Expect what a rank sends, without waiting for it."""
 
+    # Beside the thread that makes all other calls.
+
+    def open_beside(self, wanted: Sequence[Members]) -> None:
+        """Make groups that are new, each for a thread of its own; every rank names the same ones in one order."""
+
+    def beside(self, members: Members) -> "Transport":
+        """What carries between the members of such a group alone, for one thread; it ends with this one."""
+
+    def join(self, members: Members, work: Future[Any]) -> None:
+        """Wait, on the thread that makes all other calls, until the thread of such a group has done something."""
+
 
 class WorldTransport:
-    """Torch's default process group and groups made from it; with one rank nothing is carried."""
+    """Torch's default process group and groups made from it; with one rank nothing is carried.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: Of the world.
+        groups: That are open; for a thread of its own the only one that it uses.
+    """
+
+    def __init__(self, size: int, groups: Mapping[Members, Any] | None = None) -> None:
         self._size = size
-        self._groups: dict[Members, Any] = {}
+        self._groups = dict(groups or {})
+        self._beside: dict[Members, Any] = {}
+        # Messages of a thread of its own go through its group, where no other thread's can be taken for them.
+        self._messages = next(iter(self._groups.values()), None)
 
     def open_groups(self, wanted: Sequence[Members]) -> None:
         """See Transport."""
@@ -93,15 +113,29 @@ class WorldTransport:
 
     def send(self, target: int, tensor: Tensor, tag: int) -> Pending:
         """See Transport."""
-        work = dist.isend(tensor, target, tag=tag)
+        work = dist.isend(tensor, target, self._messages, tag)
         assert work is not None, "this rank is a member of the world"
         return work
 
     def receive(self, source: int, found: Tensor, tag: int) -> Pending:
         """See Transport."""
-        work = dist.irecv(found, source, tag=tag)
+        work = dist.irecv(found, source, self._messages, tag)
         assert work is not None, "this rank is a member of the world"
         return work
+
+    def open_beside(self, wanted: Sequence[Members]) -> None:
+        """See Transport."""
+        for members in wanted:
+            if members not in self._beside:
+                self._beside[members] = dist.new_group(list(members))
+
+    def beside(self, members: Members) -> "WorldTransport":
+        """See Transport."""
+        return WorldTransport(self._size, {members: self._beside[members]})
+
+    def join(self, members: Members, work: Future[Any]) -> None:
+        """See Transport."""
+        wait([work])
 
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

@@ -15,11 +15,14 @@ from trimtab.plan.physical import Plan
 from trimtab.plan.placements import Placements
 from trimtab.plan.program import Operator, OperatorKind, Parameter, Phase
 from trimtab.plan.tables import Table
-from trimtab.runtime.lowering.blocks import OperatorRunner, Scope
+from trimtab.runtime.lowering.blocks import OperatorRunner
+from trimtab.runtime.lowering.early_sums import EarlySums, Left
 from trimtab.runtime.lowering.extents import Layouts
 from trimtab.runtime.lowering.host_memory import HostMemory
-from trimtab.runtime.lowering.share_sums import Leaves, ShareSums
-from trimtab.runtime.lowering.sites import Stages, sites_of, taking_part, update_holders
+from trimtab.runtime.lowering.scopes import Scope
+from trimtab.runtime.lowering.share_sums import Apart, Leaves, ShareSums
+from trimtab.runtime.lowering.sites import Stages, sites_of, update_holders
+from trimtab.runtime.lowering.summing import Summand, Summing
 from trimtab.runtime.lowering.types import DTYPES
 from trimtab.runtime.norms import BinnedSum, binned_sum_of_squares
 from trimtab.runtime.optimizers import FUSED_DEVICES, AdamW, OptimizerSettings, Vector, is_decayed
@@ -258,21 +261,8 @@ class _Reduced:
     """
 
     scope: Scope
-    apart: dict[str, "_Leaves"]
+    apart: dict[str, Apart]
     step: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Leaves:
-    """A gradient whose shares have not all met.
-
-    Args:
-        by_key: What its subtrees add.
-        met: Axes over which shares have met.
-    """
-
-    by_key: Leaves
-    met: frozenset[str]
 
 
 class Updater:
@@ -324,6 +314,7 @@ class Updater:
         )
         away = [name for name, parameter in plan.parameters.items() if is_away(parameter)]
         self.outer = OuterOptimizer(plan.bound.averages, host, away)
+        self._summing = Summing(plan, runner.gatherings, sums, self.holders)
         self._final = _final_names(plan)
         self._met = _met_axes(plan)
         self.parts_of_tied = _parts_of_tied(plan)
@@ -355,6 +346,7 @@ class Updater:
         step: int,
         leaves: Mapping[str, Leaves],
         agree: Callable[[Outcome], None] = lambda outcome: None,
+        early: EarlySums | None = None,
     ) -> Outcome:
         """Take the sums of one step, and apply it to the stored pieces.
 
@@ -367,18 +359,21 @@ class Updater:
             leaves: Instead of ``added_up`` and ``loss``, where shares are added in their fixed tree.
             agree: Called when the sums are there and before anything is changed; what it raises leaves a step that
                 ``apply`` can finish.
+            early: Sums that have been started; each is waited for at its place.
         """
         self.forget()
         values = self._plan.update.values
         scope = Scope(site=None, microbatch=0, phase=Phase.UPDATE, values=values, tensors={})
         scope.tensors |= {f"param:{name}": piece for name, piece in stored.items()}
-        scope.tensors |= {name: tensor.to(DTYPES[values[name].dtype]) for name, tensor in added_up.items()}
         scope.tensors |= {"loss": loss, "num_tokens": torch.tensor(float(num_tokens))}
-        apart: dict[str, _Leaves] = {}
-        if self._sums is not None:
-            self._set_apart(leaves, apart, scope)
+        apart: dict[str, Apart] = {}
+        lefts: dict[str, Left] = {**added_up, **leaves}
+        for name, left in lefts.items():
+            if early is not None and early.has_taken(name):
+                continue
+            _note(name, self.taken_up(name, left), apart, scope)
         reduced = _Reduced(scope=scope, apart=apart, step=step)
-        self._run_turns(self._turns[: self._applies_from], reduced)
+        self._run_turns(self._turns[: self._applies_from], reduced, early)
         self._reduced = reduced
         agree(self._outcome(scope))
         return self.apply(stored)
@@ -406,14 +401,30 @@ class Updater:
         """A step that was interrupted is over."""
         self._reduced, self.is_applying = None, False
 
-    def _run_turns(self, turns: Sequence[Turn], reduced: _Reduced) -> None:
+    def _run_turns(self, turns: Sequence[Turn], reduced: _Reduced, early: EarlySums | None = None) -> None:
         for turn in turns:
-            self._take(turn.operator, reduced.scope, reduced.apart, reduced.step)
+            summed = early.joined(turn.operator) if early is not None else None
+            if summed is None:
+                self._take(turn.operator, reduced.scope, reduced.apart, reduced.step)
+            else:
+                self._put(turn.operator, summed, reduced.apart, reduced.scope)
             for name in turn.dead:
                 reduced.scope.tensors.pop(name, None)
                 reduced.apart.pop(name, None)
 
-    def _take(self, operator: Operator, scope: Scope, apart: dict[str, _Leaves], step: int) -> None:
+    def taken_up(self, name: str, left: Left) -> Summand:
+        """What microbatches have left of a gradient, as the update begins with it."""
+        dtype = DTYPES[self._plan.update.values[name].dtype]
+        if isinstance(left, Tensor):
+            return left.to(dtype)
+        assert self._sums is not None, "shares are told apart"
+        if name not in self.parts_of_tied:
+            self._sums.tree.fold(left)
+        typed = {key: tensor.to(dtype) for key, tensor in left.items()}
+        apart = Apart(by_key=typed, met=self._met.get(name, frozenset()))
+        return apart if name in self.parts_of_tied else self._sums.folded(apart)
+
+    def _take(self, operator: Operator, scope: Scope, apart: dict[str, Apart], step: int) -> None:
         if operator.kind is not OperatorKind.NORM_SQUARE and not self._takes_part(operator):
             return
         if any(name in apart for name in operator.inputs):
@@ -421,49 +432,42 @@ class Updater:
         else:
             self._run(operator, scope, step)
 
+    def _put(
+        self, operator: Operator, summed: Sequence[Summand], apart: dict[str, Apart], scope: Scope
+    ) -> None:
+        """What an operator has made beside the backward pass."""
+        self._runner.begin(scope, operator)
+        for name, found in zip(operator.outputs, summed, strict=True):
+            _note(name, found, apart, scope)
+        if all(name in scope.tensors for name in operator.outputs):
+            self._runner.tell(scope, operator)
+
     # Shares that have not all met.
 
-    def _set_apart(self, leaves: Mapping[str, Leaves], apart: dict[str, _Leaves], scope: Scope) -> None:
-        for name, by_key in leaves.items():
-            dtype = DTYPES[self._plan.update.values[name].dtype]
-            typed = {key: tensor.to(dtype) for key, tensor in by_key.items()}
-            self._note(name, _Leaves(by_key=typed, met=self._met.get(name, frozenset())), apart, scope)
-
-    def _note(self, name: str, leaves: _Leaves, apart: dict[str, _Leaves], scope: Scope) -> None:
-        """A tensor like others once all shares have met."""
-        assert self._sums is not None, "shares are told apart"
-        if name not in self.parts_of_tied:
-            self._sums.tree.fold(leaves.by_key)
-        if leaves.by_key.keys() == {self._sums.tree.root}:
-            scope.tensors[name] = leaves.by_key[self._sums.tree.root]
-        else:
-            apart[name] = leaves
-
-    def _run_apart(self, operator: Operator, scope: Scope, apart: dict[str, _Leaves], step: int) -> None:
+    def _run_apart(self, operator: Operator, scope: Scope, apart: dict[str, Apart], step: int) -> None:
         """An operator on every subtree; a sum over ranks that have different shares brings them together."""
         assert self._sums is not None, "shares are told apart"
         inputs = [apart[name] for name in operator.inputs if name in apart]
-        (met,) = {leaves.met for leaves in inputs}
         if self._sums.adds(operator):
-            assert operator.transfer is not None, "sums are sent"
-            gathering = self._runner.gathering(operator, scope, self._members(operator))
-            found = self._sums.add(gathering, [leaves.by_key for leaves in inputs], met)
-            met |= {*operator.transfer.axes}
-        else:
-            found = [{} for _ in operator.outputs]
-            for key in inputs[0].by_key:
-                of_key = Scope(
-                    site=None,
-                    microbatch=0,
-                    phase=Phase.UPDATE,
-                    values=scope.values,
-                    tensors={name: apart[name].by_key[key] for name in operator.inputs if name in apart},
-                )
-                self._run(operator, of_key, step)
-                for by_key, name in zip(found, operator.outputs, strict=True):
-                    by_key[key] = of_key.tensors[name]
+            for name, summed in zip(operator.outputs, self._summing.sum(operator, inputs), strict=True):
+                _note(name, summed, apart, scope)
+            return
+        (met,) = {leaves.met for leaves in inputs}
+        found: list[Leaves] = [{} for _ in operator.outputs]
+        for key in inputs[0].by_key:
+            of_key = Scope(
+                site=None,
+                microbatch=0,
+                phase=Phase.UPDATE,
+                values=scope.values,
+                tensors={name: apart[name].by_key[key] for name in operator.inputs if name in apart},
+            )
+            self._run(operator, of_key, step)
+            for by_key, name in zip(found, operator.outputs, strict=True):
+                by_key[key] = of_key.tensors[name]
         for name, by_key in zip(operator.outputs, found, strict=True):
-            self._note(name, _Leaves(by_key=by_key, met=met), apart, scope)
+            leaves = Apart(by_key=by_key, met=met)
+            _note(name, leaves if name in self.parts_of_tied else self._sums.folded(leaves), apart, scope)
 
     # One operator.
 
@@ -492,7 +496,7 @@ class Updater:
 
     def _collect(self, operator: Operator, scope: Scope) -> None:
         """A sum, a gather or a slice; of a sum over two stages only the ranks of these take part."""
-        members = self._members(operator)
+        members = self._summing.members(operator)
         if self._rank not in members:
             scope.tensors.update(
                 zip(operator.outputs, (scope.tensors[name] for name in operator.inputs), strict=True)
@@ -502,9 +506,6 @@ class Updater:
             self._add_limbs(operator, scope, members)
             return
         self._runner.run_one(operator, scope, members)
-
-    def _members(self, operator: Operator) -> frozenset[int]:
-        return taking_part(operator, self.holders, self._stages)
 
     def _norm_square(self, operator: Operator, scope: Scope) -> Tensor:
         """Sum of squares of the own gradient elements, each logical one counted by the first rank that has it.
@@ -528,11 +529,11 @@ class Updater:
 
     def _add_limbs(self, operator: Operator, scope: Scope, members: frozenset[int]) -> None:
         """The exact sum of squares over ranks: whole numbers, whose order of addition has no part in the sum."""
-        gathering = self._runner.gathering(operator, scope, members)
+        gathering = self._runner.gatherings.of(operator, scope, members)
         (source,), (target,) = operator.inputs, operator.outputs
         limbs = scope.tensors[source]
         if len(gathering.members) > 1:
-            limbs = self._runner.line(gathering).all_reduce(limbs.clone(), "sum")
+            limbs = self._runner.gatherings.line(gathering).all_reduce(limbs.clone(), "sum")
         scope.tensors[target] = limbs
 
     def _counts(self, parameter: Parameter, placements: Placements) -> bool:
@@ -595,6 +596,13 @@ class Updater:
             loss=self._number("loss", scope) / num_tokens if holds_loss and num_tokens else None,
             norm=self._norm(scope),
         )
+
+
+def _note(name: str, found: Summand, apart: dict[str, Apart], scope: Scope) -> None:
+    if isinstance(found, Apart):
+        apart[name] = found
+    else:
+        scope.tensors[name] = found
 
 
 def _parameter_of(gradient: str) -> str:

@@ -8,7 +8,9 @@ collective of the backend as the ring that a plan counts it for.
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,6 +76,8 @@ class Expected:
 class Wires:
     """The connections of one rank. One thread makes all calls, all ranks make them in one order.
 
+    A thread that sends beside it has wires of its own, see ``beside``.
+
     Args:
         rank: Own.
         size: Of the world; 1 needs no process group.
@@ -91,6 +95,24 @@ class Wires:
         """Make the process groups that collectives of the backend need; every rank names the same ones in one order."""
         if self._transport is not None:
             self._transport.open_groups([members for members in wanted if len(members) > 1])
+
+    # Beside the thread that makes all other calls.
+
+    def open_beside(self, wanted: Iterable[tuple[int, ...]]) -> None:
+        """Make a group of its own for each thread that sends beside this one; every rank names the same ones in one order."""
+        if self._transport is not None:
+            self._transport.open_beside(list(wanted))
+
+    def beside(self, members: tuple[int, ...]) -> "Wires":
+        """The wires of such a thread; what it sends is counted here."""
+        found = Wires(self.rank, self.size, is_connected=False)
+        found.counts, found.transport = self.counts, self.transport.beside(members)
+        return found
+
+    def join(self, what: Sent, members: tuple[int, ...], work: Future[Any]) -> None:
+        """Wait until such a thread has sent something."""
+        with _Naming(what):
+            self.transport.join(members, work)
 
     @property
     def transport(self) -> Transport:

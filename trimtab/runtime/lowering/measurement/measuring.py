@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import Operator
 from trimtab.runtime.lowering.batches import Microbatch, microbatches_of
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.crew import Crew
 from trimtab.runtime.lowering.host_memory import HostMemory
 from trimtab.runtime.lowering.measurement.memory import MemoryMeasurement, MemoryObserver
 from trimtab.runtime.lowering.measurement.storages import StorageTracker
 from trimtab.runtime.lowering.measurement.times import StepTimes, Stopwatch, TimedWires
 from trimtab.runtime.lowering.rank import Rank
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.updating import Rules
 from trimtab.runtime.lowering.verification import Question, Rate, ragged_batch
 from trimtab.runtime.lowering.wires import Count, Sent, Wires
@@ -119,3 +119,7 @@ class _Handing(Observer):
 
     def made(self, scope: Scope, operator: Operator) -> None:
         self.to.made(scope, operator)
+
+    @property
+    def wants_one_thread(self) -> bool:
+        return self.to.wants_one_thread

@@ -8,8 +8,8 @@ from torch import Tensor
 from trimtab.cost.memory import MemoryClasses, Moment
 from trimtab.plan.physical import Plan
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase
-from trimtab.runtime.lowering.blocks import Observer, Scope
 from trimtab.runtime.lowering.measurement.storages import Peak, StorageTracker
+from trimtab.runtime.lowering.scopes import Observer, Scope
 
 _MOMENT = {
     Phase.FORWARD: Moment.FORWARD,
@@ -110,6 +110,11 @@ class MemoryObserver(Observer):
                 tracker.relabel(
                     (scope.tensors[name] for name in kept if name in scope.tensors), "activations"
                 )
+
+    @property
+    def wants_one_thread(self) -> bool:
+        """So that the same is alive at the same time in every run."""
+        return True
 
     def _purpose(self, scope: Scope, operator: Operator) -> str:
         """What is left of an operator but its outputs."""

@@ -6,15 +6,16 @@ machine read one monotonic clock, so who was late to a collective is seen from w
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
 
 from trimtab.plan.program import Operator, Phase
-from trimtab.runtime.lowering.blocks import Observer, Scope
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.wires import Expected, Line, Posted, Sent, Wires
 
 _Result = TypeVar("_Result")
@@ -33,6 +34,8 @@ class Run:
         start_ns: When this rank came; 0 before it has.
         end_ns: When it had what it wanted.
         busy_ns: That it was sending or waiting; a ring of attention computes in between.
+        waited_ns: Of it, that nothing was computed in: all of it, but for a sum that runs beside the backward pass.
+        waited_from_ns: When that began.
     """
 
     what: Sent
@@ -40,6 +43,8 @@ class Run:
     start_ns: int = 0
     end_ns: int = 0
     busy_ns: int = 0
+    waited_ns: int = 0
+    waited_from_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +65,13 @@ class StepTimes:
 
     @property
     def collectives_ns(self) -> int:
-        """In collectives: sending, and waiting for whoever is late."""
-        return sum(run.busy_ns for run in self.runs)
+        """In collectives: sending, and waiting for whoever is late; what ran beside the computation is not in it."""
+        return sum(run.waited_ns for run in self.runs)
+
+    @property
+    def beside_ns(self) -> int:
+        """In collectives while something was computed."""
+        return sum(run.busy_ns - min(run.busy_ns, run.waited_ns) for run in self.runs)
 
     @property
     def unattributed_ns(self) -> int:
@@ -75,11 +85,13 @@ class Waits:
 
     Args:
         busy_ns: In all runs.
-        late_ns: Of it, until the last member had come.
+        waited_ns: Of it, that nothing was computed in.
+        late_ns: Of that, until the last member had come.
         runs: How many.
     """
 
     busy_ns: Mapping[Sent, int]
+    waited_ns: Mapping[Sent, int]
     late_ns: Mapping[Sent, int]
     runs: Mapping[Sent, int]
 
@@ -96,12 +108,13 @@ def waits_of(steps: Sequence[StepTimes]) -> list[Waits]:
             came[key] = max(came.get(key, 0), run.start_ns)
     found = []
     for step in steps:
-        busy, late, runs = Counter[Sent](), Counter[Sent](), Counter[Sent]()
+        busy, waited, late, runs = Counter[Sent](), Counter[Sent](), Counter[Sent](), Counter[Sent]()
         for key, run in _numbered(step.runs):
             busy[run.what] += run.busy_ns
-            late[run.what] += min(run.busy_ns, came[key] - run.start_ns)
+            waited[run.what] += run.waited_ns
+            late[run.what] += min(run.waited_ns, max(0, came[key] - run.waited_from_ns))
             runs[run.what] += 1
-        found.append(Waits(busy_ns=busy, late_ns=late, runs=runs))
+        found.append(Waits(busy_ns=busy, waited_ns=waited, late_ns=late, runs=runs))
     return found
 
 
@@ -141,7 +154,7 @@ class Stopwatch(Observer):
             wall_ns=wall,
             computing_ns=dict(self._computing),
             pipeline_ns=self._wires.pipeline_ns,
-            runs=list(self._wires.runs),
+            runs=list(self._wires.all_runs()),
         )
 
     def begins(self, scope: Scope, operator: Operator) -> None:
@@ -165,12 +178,35 @@ class TimedWires(Wires):
         super().__init__(wires.rank, wires.size)
         self.transport = wires.transport
         self.posted = _TimedPosted(wires=self)
+        self._beside: dict[tuple[int, ...], _WiresBeside] = {}
         self.restart()
 
     def restart(self) -> None:
         """Forget all times."""
         self.runs: list[Run] = []
         self.pipeline_ns = self.busy_ns = 0
+        for wires in self._beside.values():
+            wires.restart()
+
+    def all_runs(self) -> Iterator[Run]:
+        """Those of threads beside this one, too."""
+        yield from self.runs
+        for wires in self._beside.values():
+            yield from wires.runs
+
+    def beside(self, members: tuple[int, ...]) -> Wires:
+        """As that of ``Wires``; its runs are noted, and count where they are waited for."""
+        found = self._beside[members] = _WiresBeside(super().beside(members))
+        return found
+
+    def join(self, what: Sent, members: tuple[int, ...], work: Future[Any]) -> None:
+        """As that of ``Wires``; this thread computes nothing meanwhile."""
+        start = now_ns()
+        super().join(what, members, work)
+        waited = now_ns() - start
+        self.busy_ns += waited
+        run = self._beside[members].joined(what)
+        run.waited_ns, run.waited_from_ns = waited, start
 
     def meet(self) -> None:
         """Wait for all other ranks, so that they begin a step together."""
@@ -189,6 +225,34 @@ class TimedWires(Wires):
         start = now_ns()
         found = super().take(expected)
         self.pipeline_ns += now_ns() - start
+        return found
+
+
+class _WiresBeside(TimedWires):
+    """Those of a thread beside the one that computes: nobody waits while they are used."""
+
+    def __init__(self, wires: Wires) -> None:
+        super().__init__(wires)
+        self.counts = wires.counts
+
+    def restart(self) -> None:
+        """As that of ``TimedWires``."""
+        super().restart()
+        self._unjoined: list[Run] = []
+
+    def joined(self, what: Sent) -> Run:
+        """The oldest of these runs that nobody has waited for; a sum once a step may be several, of which it is the last."""
+        found = [run for run in self._unjoined if run.what == what]
+        run = found[-1] if what.phase == Phase.UPDATE.value else found[0]
+        self._unjoined = [other for other in self._unjoined if other is not run]
+        return run
+
+    def line(self, what: Sent, members: Sequence[int]) -> "Line":
+        """As that of ``TimedWires``."""
+        found = super().line(what, members)
+        assert isinstance(found, TimedLine), "lines are timed"
+        found.is_beside = True
+        self._unjoined.append(self.runs[-1])
         return found
 
 
@@ -216,10 +280,13 @@ class TimedLine(Line):
     def __init__(self, wires: TimedWires, run: Run, order: Sequence[int] | None = None) -> None:
         super().__init__(wires, run.what, run.members, order)
         self._timed_wires, self._run, self._is_inside = wires, run, False
+        self.is_beside = False
 
     def among(self, places: Sequence[int]) -> "TimedLine":
         """As that of ``Line``."""
-        return TimedLine(self._timed_wires, self._run, [self.order[place] for place in places])
+        found = TimedLine(self._timed_wires, self._run, [self.order[place] for place in places])
+        found.is_beside = self.is_beside
+        return found
 
     def send(self, target: int, tensor: Tensor) -> Posted:
         """As that of ``Line``, timed."""
@@ -262,5 +329,8 @@ class TimedLine(Line):
         run = self._run
         run.start_ns, run.end_ns = run.start_ns or start, end
         run.busy_ns += end - start
-        self._timed_wires.busy_ns += end - start
+        if not self.is_beside:
+            run.waited_from_ns = run.start_ns
+            run.waited_ns += end - start
+            self._timed_wires.busy_ns += end - start
         return found

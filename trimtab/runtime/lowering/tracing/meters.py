@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.plan.program import COLLECTIVES, Operator, OperatorKind, Phase
-from trimtab.runtime.lowering.blocks import Observer, Scope
+from trimtab.runtime.lowering.scopes import Observer, Scope
 from trimtab.runtime.lowering.wires import Count, Sent, Wires
 
 _RINGS = frozenset({OperatorKind.RING_ATTENTION, OperatorKind.RING_ATTENTION_GRAD})

@@ -1,6 +1,8 @@
 """What carries nothing: what arrives is the tensor that was made to receive it."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 from torch import Tensor
 
@@ -46,6 +48,18 @@ class SilentTransport:
     def receive(self, source: int, found: Tensor, tag: int) -> "Done":
         """See Transport; nothing arrives."""
         return Done()
+
+    def open_beside(self, wanted: Sequence[Members]) -> None:
+        """See Transport."""
+        self.open_groups(wanted)
+
+    def beside(self, members: Members) -> "SilentTransport":
+        """See Transport."""
+        return self
+
+    def join(self, members: Members, work: Future[Any]) -> None:
+        """See Transport."""
+        wait([work])
 
     def _check(self, members: Members) -> None:
         assert members in self._groups, f"the group of {members} was never opened"

@@ -60,7 +60,10 @@ class TracedRank(Rank):
         self._once: dict[tuple[str, Phase], Metered] = {}
         self._layers: dict[tuple[str, Phase], Site] = {}
         self._times: Counter[tuple[str, Phase]] = Counter()
-        super().__init__(plan, rank, wires, rules, seed=0, observe=meter, read=_any_number)
+        # Layers that are not run leave nothing that could be summed early; what is sent is the same.
+        super().__init__(
+            plan, rank, wires, rules, seed=0, observe=meter, read=_any_number, sends_beside=False
+        )
 
     def metered(self) -> Metered:
         """What the whole step sends and computes: what was run, and as often again as it stands for more."""
