@@ -23,6 +23,7 @@ CLOCKS = (
     "restart",
     "degraded",
     "bubble",
+    "probe",
 )
 """The clocks of a clock file, in the order of its totals."""
 

@@ -19,7 +19,7 @@ orchestration:
   devices: 4
   environment: {pass: [MY_FLAG], set: {API_TOKEN: canary, MODE: fast}}
 fault_tolerance:
-  detection: {heartbeat: 4s, progress: 50s, save: 70s, evaluation: 80s, first_step: 90s}
+  detection: {heartbeat: 4s, progress: 50s, save: 70s, evaluation: 80s, first_step: 90s, start: 95s, park: 9s, step: 1000s}
   restarts: {node_loss: 3}
 """
 
@@ -92,7 +92,8 @@ def test_the_environment_is_an_allow_list():
 def test_deadlines_are_those_of_the_detection_card():
     """Each phase is watched by its own limit."""
     limits = launch().limits
-    assert (limits.heartbeat_s, limits.start_s, limits.budget.node_losses) == (4.0, 90.0, 3)
+    assert (limits.heartbeat_s, limits.start_s, limits.budget.node_losses) == (4.0, 95.0, 3)
+    assert (limits.park_s, limits.step_s) == (9.0, 1000.0)
     assert limits.progress_in(Phase.COMPUTE) == 50.0
     assert limits.progress_in(Phase.CHECKPOINT) == 70.0
     assert limits.progress_in(Phase.EVALUATE) == 80.0

@@ -122,7 +122,7 @@ def test_a_hang_leaves_the_stacks_of_all_who_live(workplace: Path, alone: Ran) -
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]
     (recovery,) = document["recoveries"]
-    assert (recovery["rank"], recovery["cause"]) == (1, "silent")
+    assert (recovery["rank"], recovery["cause"]) == (1, "stopped")
     assert recovery["detect_s"] < 20
     for rank in (0, 2):
         log = (run.folder / "logs" / f"rank-{rank}-0.log").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ def test_every_stretch_of_a_device_has_its_class(book):
     book.now += 5
     book.start(0, Clock.RESTART)
     book.now += 7
-    for clock, ns in zip(Clock, (1, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110), strict=True):
+    for clock, ns in zip(Clock, (1, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120), strict=True):
         book.spend([0], clock, ns)
     book.exit(0)
     book.now += 11
@@ -40,8 +40,9 @@ def test_every_stretch_of_a_device_has_its_class(book):
         "detect": 80,
         "degraded": 100,
         "bubble": 110,
+        "probe": 120,
     }
-    assert account(book.records()).allocated_ns == 677
+    assert account(book.records()).allocated_ns == 797
 
 
 def test_compute_splits_by_flops_and_padding(new_book):

@@ -55,12 +55,12 @@ def test_the_layout_is_the_documented_one():
     clocks.switch(Clock.HOST_WAIT, 130)
     assert buffer[:8] == b"trimtabC"
     assert struct.unpack_from("<4q", buffer, 8) == (1, 100, 4, 130)
-    assert struct.unpack_from("<11q", buffer, 40) == (0, 30, *[0] * 9)
-    assert len(buffer) == 128
+    assert struct.unpack_from("<12q", buffer, 40) == (0, 30, *[0] * 10)
+    assert len(buffer) == 136
 
 
 def test_a_file_of_an_earlier_release_is_read():
-    """It had ten clocks; the eleventh did not run."""
+    """It had ten clocks; the later ones did not run."""
     buffer = bytearray(CLOCK_FILE_BYTES)
     clocks = ClockFile(buffer, clock=Clock.COMPUTE, now_ns=100)
     clocks.switch(Clock.DEGRADED, 130)

@@ -150,7 +150,11 @@ def test_a_stop_outside_the_main_loop_is_not_lost(
     document = json.loads(out)
     assert (process.returncode, document["state"]) == (143, "stopped")
     assert document["steps"] < 12
-    assert (folder / "checkpoints" / f"step-{document['steps']}" / "manifest.json").exists()
+    is_nothing_done = (
+        phase == "start" and document["steps"] == 0
+    )  # a machine so busy that half of the grace went by
+    saved = folder / "checkpoints" / f"step-{document['steps']}" / "manifest.json"
+    assert saved.exists() or is_nothing_done
 
 
 def test_evaluation_leaves_no_trace(trimtab: Trimtab, in_one_piece: Ran) -> None:

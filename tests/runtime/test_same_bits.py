@@ -75,7 +75,7 @@ def test_a_stopped_rank_is_found_named_and_replaced_by_its_peers(trimtab: Trimta
     ran = trimtab("run", "tiny.yaml", "--json", "--inject", "stop:rank=2,step=5,phase=reduce")
     assert_same_weights(ran, undisturbed)
     (fault,) = ran.events("fault")
-    assert (fault["rank"], fault["cause"]) == (2, "silent")
+    assert (fault["rank"], fault["cause"]) == (2, "stopped")
 
 
 def test_a_slow_rank_changes_no_bit(trimtab: Trimtab, undisturbed: Ran) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.catalog import network
+from trimtab.policy.spikes import SpikeRules
 from trimtab.runtime.decoder import Decoder
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
@@ -19,7 +20,7 @@ from trimtab.runtime.process_groups import Group, Interrupt
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.step import Requests, StepResult, StepRules, StepRunner
-from trimtab.spec import FaultKind, Injection
+from trimtab.spec import FaultKind, Injection, SpikeAnswer
 from trimtab.terms import ComputeType, Phase
 
 BATCH, SEQUENCE, VOCAB = 8, 16, 101
@@ -37,7 +38,7 @@ class Unwatched:
     def raise_if_fenced(self) -> None:
         pass
 
-    def waiting(self) -> "Unwatched":
+    def waiting(self, operation: str = "") -> "Unwatched":
         return self
 
     def __enter__(self) -> None:
@@ -68,6 +69,7 @@ def make_runner(
     clip: float | None = None,
     batches: Callable[[int], tuple[Tensor, Tensor]] = lambda step: ragged_batch(step, RAGGED),
     injections: tuple[Injection, ...] = (),
+    spikes: SpikeAnswer = SpikeAnswer.OFF,
 ) -> tuple[StepRunner, FlatState, Model]:
     """One rank that owns everything, with plain gradient descent."""
     torch.set_num_threads(1)
@@ -86,7 +88,14 @@ def make_runner(
         return list(zip(torch.split(tokens, microbatch), torch.split(targets, microbatch), strict=True))
 
     runner = StepRunner(
-        rules=StepRules(num_shares=num_shares, batch=BATCH, seed=0, clip=clip, max_devices=1),
+        rules=StepRules(
+            num_shares=num_shares,
+            batch=BATCH,
+            seed=0,
+            clip=clip,
+            max_devices=1,
+            spikes=SpikeRules(answer=spikes),
+        ),
         model=model,
         state=state,
         optimizer=optimizer,
@@ -221,3 +230,42 @@ def test_gradients_are_kept_until_the_commit(tmp_path: Path) -> None:
     assert runner.work.reused == [0, 1, 2, 3]
     assert runner.work.computed == []
     assert runner.held(1) == ()
+
+
+def test_what_is_ordinary_is_forgotten_with_the_steps_that_were(tmp_path: Path) -> None:
+    """After going back to the beginning the first losses are high again: each would be a spike, and gone back from."""
+    runner, _, _ = make_runner(tmp_path, num_shares=2, microbatch=4)
+    results = run_steps(runner, 4)
+    assert [result.step for result in runner._applied] == [0, 1, 2, 3]
+    runner.rewind(2)
+    assert list(runner._applied) == results[:2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_spike", "is_applied"),
+    [(SpikeAnswer.OFF, False, True), (SpikeAnswer.MARK, True, True), (SpikeAnswer.SKIP, True, False)],
+)
+def test_a_spike_is_judged_before_the_step_is_applied(
+    tmp_path: Path, answer: SpikeAnswer, is_spike: bool, is_applied: bool
+) -> None:
+    """S-CKP-15 for numbers that are finite: afterwards every weight has moved."""
+    flip = Injection(kind=FaultKind.BIT_FLIP, rank=0, step=17, element=40)
+    runner, state, _ = make_runner(
+        tmp_path, num_shares=2, microbatch=4, clip=1.0, injections=(flip,), spikes=answer
+    )
+    assert not any(result.spike for result in run_steps(runner, 17)), "a run that learns has no spikes"
+    before = state.parameters.clone()
+    result = runner.run(17, Requests())
+    assert result.grad_norm is not None
+    assert 1e20 < result.grad_norm < math.inf
+    assert (bool(result.spike), result.is_applied) == (is_spike, is_applied)
+    assert torch.equal(before, state.parameters) != is_applied
+
+
+def test_a_step_whose_samples_are_left_out_changes_nothing(tmp_path: Path) -> None:
+    """What is asked for by one rank holds for all: it travels with the gradients."""
+    runner, state, _ = make_runner(tmp_path, num_shares=2, microbatch=4)
+    before = state.parameters.clone()
+    result = runner.run(0, Requests(skip=True))
+    assert (result.is_left_out, result.is_applied) == (True, False)
+    assert torch.equal(before, state.parameters)

@@ -214,6 +214,18 @@ CASES = {
         "train.evaluate scores the held-out text",
         ["4:37", "3:39"],
     ),
+    "probe and shares off": (
+        HEAD
+        + "train: {steps: 9}\nfault_tolerance: {shares: off, on_loss: same_batch, detection: {probe: 0.1}}\n",
+        "detection.probe computes shares again, and fault_tolerance.shares is off",
+        ["5:72", "5:27"],
+    ),
+    "on_spike and no checkpoints": (
+        HEAD
+        + "train: {steps: 9, on_spike: {answer: rollback}}\nfault_tolerance: {checkpoint: {every: off}}\n",
+        "on_spike rollback goes back to a checkpoint",
+        ["4:38", "5:39"],
+    ),
     "heartbeat and progress": (
         HEAD + "train: {steps: 9}\nfault_tolerance: {detection: {heartbeat: 9s, progress: 3s}}\n",
         "detection.heartbeat is 9.00 s and detection.progress is 3.00 s",

@@ -37,6 +37,7 @@ train:
   compute: bf16
   evaluate: {every: 50, batches: 4}
   on_nonfinite: stop
+  on_spike: {answer: skip, loss: 5, grad_norm: 7, window: 32, suspect: 4}
 orchestration:
   engine: local
   devices: 4
@@ -52,7 +53,8 @@ fault_tolerance:
   on_loss: exact
   replace: true
   checkpoint: {every: 10, keep: 3, keep_best: true}
-  detection: {heartbeat: 2s, progress: 60, save: 5min, evaluation: 5min, first_step: 2min}
+  balance: 4
+  detection: {deadline: 60s, heartbeat: 2s, progress: 60, step: 1h, save: 5min, evaluation: 5min, first_step: 2min, start: 2min, park: 30s, probe: 0.1, compare: 50}
   restarts: {node_loss: 16}
 """
 

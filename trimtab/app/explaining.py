@@ -19,7 +19,7 @@ from trimtab.app.output import json_text
 from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
 from trimtab.cost.explanation.analysis import Analysis
-from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts
+from trimtab.cost.explanation.document import CheckpointFacts, DetectionFacts, ModelFacts
 from trimtab.plan.layout import network_of, plan_layout, trains_as_replicas
 from trimtab.plan.physical import Plan
 from trimtab.spec import LoadedJob, Program, StrategyError
@@ -291,6 +291,7 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
             keep=job.fault_tolerance.checkpoint.keep,
             decided_by=origins["fault_tolerance.checkpoint.every"],
         ),
+        detection=_detection(loaded),
         origins=origins,
     )
     if plan is None or not trains_as_replicas(job, loaded.program):
@@ -300,6 +301,19 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
 
     layout = plan_layout(job, plan.network)
     return replace(asked, allocated=largest_memory(job, layout), replicated=replicated_facts(job, layout))
+
+
+def _detection(loaded: LoadedJob) -> DetectionFacts:
+    card = loaded.job.fault_tolerance.detection
+    can_compare = trains_as_replicas(loaded.job, loaded.program)
+    has_shares = can_compare and loaded.job.fault_tolerance.shares != "off"
+    return DetectionFacts(
+        deadline_s=card.deadline,
+        limits_s=card.limits_s(),
+        probe_share=card.probe if has_shares else 0.0,
+        compare_every=card.compare if can_compare else 0,
+        decided_by=loaded.origins["fault_tolerance.detection.deadline"],
+    )
 
 
 def _model(loaded: LoadedJob, plan: Plan | None) -> ModelFacts:

@@ -61,7 +61,7 @@ def build_launch(
         rank_settings={
             "job": plain_values(job),
             "injections": [injection.to_json() for injection in injections],
-            "beat_s": tolerance.detection.heartbeat / _BEATS_PER_LIMIT,
+            "beat_s": tolerance.detection.limit_s("heartbeat") / _BEATS_PER_LIMIT,
             "working_folder": str(working_folder),
             "job_file": job_file,
             "resume": is_resumed,
@@ -98,16 +98,19 @@ def build_launch(
 
 def limits_of(job: Job) -> Limits:
     """The deadlines that the detection section of a job sets."""
-    detection, restarts = job.fault_tolerance.detection, job.fault_tolerance.restarts
+    limit_s, restarts = job.fault_tolerance.detection.limit_s, job.fault_tolerance.restarts
     return Limits(
-        heartbeat_s=detection.heartbeat,
-        progress_s=detection.progress,
+        heartbeat_s=limit_s("heartbeat"),
+        progress_s=limit_s("progress"),
+        step_s=limit_s("step"),
         phases_s={
-            Phase.START: detection.first_step,
-            Phase.CHECKPOINT: detection.save,
-            Phase.EVALUATE: detection.evaluation,
+            Phase.START: limit_s("first_step"),
+            Phase.CHECKPOINT: limit_s("save"),
+            Phase.EVALUATE: limit_s("evaluation"),
         },
-        start_s=detection.first_step,
+        start_s=limit_s("start"),
+        park_s=limit_s("park"),
+        stop_s=job.orchestration.grace / 2,
         budget=Budget(
             node_losses=restarts.node_loss,
             user_errors=restarts.user_error,

@@ -30,6 +30,10 @@ _COUNTED_FROM_ZERO = frozenset(
         EventKind.COMMIT,
         EventKind.DIGEST,
         EventKind.FAULT,
+        EventKind.SPIKE,
+        EventKind.SLOW,
+        EventKind.BALANCED,
+        EventKind.PROBE,
     }
 )
 

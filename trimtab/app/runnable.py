@@ -6,7 +6,7 @@ from trimtab.app.output import say
 from trimtab.plan import network_of, trains_as_replicas
 from trimtab.plan.explanation import obstacle_to_same_bits
 from trimtab.plan.physical import Plan
-from trimtab.spec import Compile, LoadedJob, Problem, StrategyError
+from trimtab.spec import Compile, LoadedJob, Problem, SpikeAnswer, StrategyError
 from trimtab.spec.language import (
     unsupported_beside_class,
     unsupported_beside_script,
@@ -15,6 +15,7 @@ from trimtab.spec.language import (
 from trimtab.terms import OnLoss
 
 _SHARES, _ON_LOSS = "fault_tolerance.shares", "fault_tolerance.on_loss"
+_PROBE, _ON_SPIKE = "fault_tolerance.detection.probe", "train.on_spike.answer"
 
 
 def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> None:
@@ -39,6 +40,22 @@ def refuse_what_cannot_run(loaded: LoadedJob, *, is_resumed: bool = False) -> No
         plan = compiled(loaded)
         _refuse_shares(loaded, plan, is_resumed=is_resumed)
     _refuse_on_loss(loaded)
+    _refuse_looks(loaded)
+
+
+def _refuse_looks(loaded: LoadedJob) -> None:
+    """Nobody compares what no two ranks hold, and only replicas judge spikes before they are applied."""
+    tolerance, answer = loaded.job.fault_tolerance, loaded.job.train.on_spike.answer
+    if tolerance.detection.probe:
+        raise JobReadError(
+            f"{loaded.origins[_PROBE]}  detection.probe computes shares again on another rank; where ranks hold pieces this "
+            "release has no other rank that could\n  Set probe: 0."
+        )
+    if answer in (SpikeAnswer.SKIP, SpikeAnswer.ROLLBACK):
+        raise JobReadError(
+            f"{loaded.origins[_ON_SPIKE]}  on_spike {answer} needs ranks that hold the same state; where they hold pieces this "
+            "release does not look for spikes\n  Use answer: off."
+        )
 
 
 def _unsupported(loaded: LoadedJob) -> list[Problem]:

@@ -11,6 +11,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Ctrl-C, the end of an allocation, and the warning that schedulers send before that."""
 
 
+def is_warned_again(first: int, then: int) -> bool:
+    """Whether a further signal only says what was said: a scheduler warns, and sends SIGTERM at the end of the warning.
+
+    Anything else that comes twice is from somebody who does not want to wait.
+    """
+    return first == signal.SIGUSR1 and then in (signal.SIGUSR1, signal.SIGTERM)
+
+
 class StopSignals:
     """Takes the stop signals over and wakes a selector when one arrives. Main thread only; close it at the end.
 

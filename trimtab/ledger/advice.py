@@ -42,6 +42,10 @@ ADVICE: dict[Entry, str] = {
     LedgerClass.DEGRADED: (
         "Devices were paid for while their process was dead: set replace: true, or release dead devices sooner."
     ),
+    LedgerClass.PROBE: (
+        "Shares were computed twice and replicas compared, to find wrong numbers: lower fault_tolerance.detection.probe, "
+        "or compare less often."
+    ),
     LedgerClass.EVALUATION: "Evaluation took this long: evaluate less often or on fewer batches.",
     LedgerClass.QUEUE_IDLE: (
         "Devices were held without a process: allocate all of them at once, and release those without work."

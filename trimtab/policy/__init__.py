@@ -11,7 +11,7 @@ from trimtab.plan.shares import (
     top_level,
 )
 from trimtab.policy.budgets import Budget
-from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save
+from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save, prior_mttf_s
 from trimtab.policy.membership import Limits, decide
 from trimtab.policy.retention import Retention, best_step
 from trimtab.policy.seating import Seating
@@ -32,6 +32,7 @@ __all__ = [
     "keep_only",
     "next_save",
     "own_blocks",
+    "prior_mttf_s",
     "shares_of",
     "take_over",
     "top_level",

@@ -336,7 +336,7 @@ class Coordinator:
             error=end.error or broken,
             is_input_error=end.is_input_error,
             is_cut_off=end.is_cut_off,
-            is_stopped=finished is not None and finished.is_stopped,
+            is_stopped=end.is_stopped or (finished is not None and finished.is_stopped),
             results=dict(finished.results) if finished is not None else {},
         )
 

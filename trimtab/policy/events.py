@@ -10,8 +10,18 @@ class Cause(StrEnum):
     """Why a rank is lost; budgets are counted per cause."""
 
     EXITED = "exited"
+    PREEMPTED = "preempted"
+    """Somebody outside told its process to end: its place was taken away."""
+    STOPPED = "stopped"
+    """Its process was stopped, and with it the heartbeat."""
     SILENT = "silent"
+    """No heartbeat, and nobody knows why."""
     STUCK = "stuck"
+    """It beats, and its main thread gets nowhere: it hangs."""
+    LIVELOCK = "livelock"
+    """Its main thread is busy, and its peers wait for a step that it does not finish."""
+    CORRUPT = "corrupt"
+    """It computes wrong numbers: other ranks get other bits, and agree."""
     NOT_PARKED = "not_parked"
     START_TIMEOUT = "start_timeout"
     USER_ERROR = "user_error"
@@ -61,6 +71,14 @@ class Exited:
     how: str
     is_clean: bool
     fault_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopped:
+    """The system says that a rank's process is stopped, and not dead."""
+
+    rank: int
+    incarnation: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +140,7 @@ Event = (
     Spawned
     | Received
     | Exited
+    | Stopped
     | Tick
     | StopAsked
     | ResizeAsked
@@ -170,10 +189,12 @@ class Declare:
 class End:
     """The run is over; ``error`` is the first cause when it failed, ``is_input_error`` says that the input was wrong.
 
+    ``is_stopped``: it was asked to stop before any rank could say so itself.
     ``is_cut_off``: hosts could not be reached for too long; what is left of the run may be continued elsewhere.
     """
 
     is_failed: bool
+    is_stopped: bool = False
     error: str | None = None
     is_input_error: bool = False
     is_cut_off: bool = False

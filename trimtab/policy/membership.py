@@ -33,12 +33,14 @@ from trimtab.policy.events import (
     Spawn,
     Spawned,
     StopAsked,
+    Stopped,
     Tell,
     Tick,
 )
 from trimtab.policy.quorum import Hosts
 from trimtab.policy.seating import Seating
 from trimtab.policy.wire import (
+    Accused,
     Admit,
     Beat,
     Committed,
@@ -72,17 +74,21 @@ class Limits:
     """Deadlines in seconds, all on the agent's clock.
 
     ``heartbeat_s``: silence of the rank's heartbeat thread. ``progress_s``: its main thread gets nowhere though it
-    waits for nobody. ``phases_s`` overrides the latter by phase. ``start_s``: from spawn to the first Parked.
-    ``park_s``: from a fence until a rank that still beats has parked. ``trouble_s``: from a broken collective until
-    it counts as the cause, for the death that usually explains it is noticed milliseconds later.
+    waits for nobody. ``phases_s`` overrides the latter by phase. ``step_s``: it works at one step, whatever progress it
+    tells. ``start_s``: from spawn to the first word. ``park_s``: from a fence until a rank that still beats has parked.
+    ``trouble_s``: from a broken collective until it counts as the cause, for the death that usually explains it is noticed
+    milliseconds later. ``stop_s``: from the wish to stop until a step that has not ended is given up, so that what is left
+    of the grace is enough to save.
     """
 
     heartbeat_s: float = 2.0
     progress_s: float = 60.0
+    step_s: float = 600.0
     phases_s: Mapping[Phase, float] = field(default_factory=dict)
     start_s: float = 120.0
     park_s: float = 30.0
     trouble_s: float = 0.25
+    stop_s: float = 15.0
     budget: Budget = field(default_factory=Budget)
 
     def progress_in(self, phase: Phase) -> float:
@@ -92,7 +98,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """What the agent knows of one rank's process."""
+    """What the agent knows of one rank's process.
+
+    ``stepping_since_s``: since when it works at its present step; the time of saves and evaluations is not counted.
+    """
 
     rank: int
     incarnation: int
@@ -100,9 +109,12 @@ class Member:
     spawned_at_s: float
     heard_at_s: float
     moved_at_s: float
+    stepping_since_s: float = 0.0
     is_connected: bool = False
+    is_stopped: bool = False
     progress: int = -1
     phase: Phase = Phase.START
+    operation: str = ""
     is_waiting: bool = False
     step: int = 0
     committed: int = 0
@@ -118,6 +130,7 @@ class State:
 
     ``seating``: who of the living takes part. ``roster``: who does in this epoch, by position; other members of the epoch
     are spares, who hand over what they hold and wait. ``leaving``: ranks that were told to go.
+    ``stop_asked_s``: when the run was asked to stop; None: it was not. ``is_hurried``: a step was given up for it.
     """
 
     num_shares: int
@@ -135,11 +148,17 @@ class State:
     condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
     failures: Mapping[int, Failed] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
-    is_stopping: bool = False
+    stop_asked_s: float | None = None
+    is_hurried: bool = False
     is_over: bool = False
     is_admitting: bool = False
     trouble: "BrokenCollective | None" = None
     leaving: frozenset[int] = frozenset()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self.stop_asked_s is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,12 +195,14 @@ def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision
             return _received(state, event, now_s)
         case Exited():
             return _exited(state, event, now_s, now_ns)
+        case Stopped():
+            return _stopped(state, event)
         case StopAsked():
-            return _stop_asked(state)
+            return _stop_asked(state, now_s)
         case ResizeAsked():
             return _resize_asked(state, event)
         case Tick():
-            return _tick(state, now_s)
+            return _tick(state, now_s, now_ns)
         case HostJoined():
             return _host_joined(state, event, now_s)
         case HostLost():
@@ -204,19 +225,29 @@ def _spawned(state: State, event: Spawned, now_s: float) -> Decision:
     return Decision(state=replace(_with(state, member), incarnations=incarnations))
 
 
+def _stopped(state: State, event: Stopped) -> Decision:
+    """It may be continued: only its silence makes it a loss."""
+    member = state.members.get(event.rank)
+    if member is None or member.incarnation != event.incarnation:
+        return Decision(state=state)
+    return Decision(state=_with(state, replace(member, is_stopped=True)))
+
+
 def _received(state: State, event: Received, now_s: float) -> Decision:
     member = state.members.get(event.rank)
     if member is None or member.incarnation != event.incarnation:
         stale = Tell(rank=event.rank, message=Dismiss(reason="this process is no longer a member of the run"))
         return Decision(state=state, actions=(stale,) if isinstance(event.message, Hello) else ())
-    member = replace(member, heard_at_s=now_s)
+    member = replace(member, heard_at_s=now_s, is_stopped=False)
     match event.message:
         case Hello():
             return Decision(state=_with(state, replace(member, is_connected=True)))
         case Beat() as beat:
             return Decision(state=_with(state, _after_beat(member, beat, now_s)))
         case Committed() as commit:
-            state = _with(state, replace(member, step=commit.step + 1, moved_at_s=now_s))
+            state = _with(
+                state, replace(member, step=commit.step + 1, moved_at_s=now_s, stepping_since_s=now_s)
+            )
             if commit.epoch != state.epoch or not state.is_formed:
                 return Decision(state=state)
             return _let_go(replace(state, hosts=state.hosts.committed()))
@@ -224,6 +255,8 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
             return _parked(_with(state, member), member, parked, now_s)
         case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
             return Decision(state=_in_trouble(_with(state, member), member.rank, trouble, now_s))
+        case Accused() as accused if accused.epoch == state.epoch and state.is_formed:
+            return _accused(_with(state, member), accused)
         case Finished():
             return _finished(_with(state, replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
         case Failed() as failed:
@@ -231,6 +264,18 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
             return Decision(state=replace(_with(state, member), failures=failures))
         case _:
             return Decision(state=_with(state, member))
+
+
+def _accused(state: State, accused: Accused) -> Decision:
+    """All ranks say the same, so the first one is believed; whoever is wrong must not go on."""
+    member = state.members.get(accused.rank)
+    if member is None or member.is_condemned:
+        return Decision(state=state)
+    detail = f"computes wrong numbers: {accused.reason}"
+    condemned = {**state.condemned, member.rank: (Cause.CORRUPT, detail)}
+    state = replace(_with(state, replace(member, is_condemned=True)), condemned=condemned)
+    kill = Kill(rank=member.rank, incarnation=member.incarnation)
+    return Decision(state=state, actions=(kill,), reason=f"rank {member.rank} {detail}")
 
 
 def _in_trouble(state: State, rank: int, trouble: Trouble, now_s: float) -> State:
@@ -246,10 +291,15 @@ def _after_beat(member: Member, beat: Beat, now_s: float) -> Member:
         member,
         progress=beat.progress,
         phase=beat.phase,
+        operation=beat.operation,
         is_waiting=beat.waiting,
         step=beat.step,
         moved_at_s=now_s if moved else member.moved_at_s,
+        stepping_since_s=member.stepping_since_s if beat.phase in _IN_STEP else now_s,
     )
+
+
+_IN_STEP = (Phase.COMPUTE, Phase.REDUCE, Phase.GATHER, Phase.APPLY)
 
 
 def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decision:
@@ -281,8 +331,8 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         border = Fence(epoch=state.epoch, fault_ns=parked.t_ns, reason="the others stand at a step border")
         spares = [m.rank for m in state.members.values() if _is_spare(state, m)]
         told = tuple(Tell(rank=rank, message=border) for rank in spares)
-        return _form_if_complete(Decision(state=state, actions=told))
-    return _form_if_complete(Decision(state=state))
+        return _form_if_complete(Decision(state=state, actions=told), now_s)
+    return _form_if_complete(Decision(state=state), now_s)
 
 
 def _is_spare(state: State, member: Member) -> bool:
@@ -299,7 +349,7 @@ def _seats(state: State, ranks: Sequence[int]) -> tuple[int, ...]:
     return state.seating.seat(ranks, state.roster)
 
 
-def _form_if_complete(decision: Decision) -> Decision:
+def _form_if_complete(decision: Decision, now_s: float) -> Decision:
     """Form the next epoch as soon as everybody who lives, and was not started after the last one, has parked.
 
     Who is being killed is awaited as well: its end, which is near, would break the new epoch at once.
@@ -317,7 +367,7 @@ def _form_if_complete(decision: Decision) -> Decision:
     form = _form(state, ready, active)
     members = {
         **state.members,
-        **{m.rank: replace(m, standing=Standing.TRAINING, is_waiting=False) for m in ready},
+        **{m.rank: _trains(m, now_s) for m in ready},
     }
     state = replace(
         state,
@@ -337,6 +387,13 @@ def _form_if_complete(decision: Decision) -> Decision:
         reason += f", {', '.join(map(str, spares))} stand by"
     reasons = [text for text in (decision.reason, reason) if text]
     return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
+
+
+def _trains(member: Member, now_s: float) -> Member:
+    """It may have waited for long to be formed: what it does now is timed from now on."""
+    return replace(
+        member, standing=Standing.TRAINING, is_waiting=False, moved_at_s=now_s, stepping_since_s=now_s
+    )
 
 
 def _may_form(state: State) -> bool:
@@ -367,6 +424,7 @@ def _form(state: State, ready: list[Member], active: tuple[int, ...]) -> Form:
         source=source,
         is_healing=len(ahead) < len(ready),
         owners=owners,
+        is_last=state.is_hurried,
     )
 
 
@@ -402,7 +460,8 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     failed = state.failures.get(event.rank)
     if failed is not None and failed.is_input_error:
         return _give_up(state, f"rank {event.rank} failed: {failed.error}", is_input_error=True)
-    cause, detail = state.condemned.get(event.rank, (Cause.EXITED, event.how))
+    ended_as = Cause.PREEMPTED if event.how in _NOTICES else Cause.EXITED
+    cause, detail = state.condemned.get(event.rank, (ended_as, event.how))
     if failed is not None:
         cause, detail = Cause.USER_ERROR, failed.error
     state = replace(
@@ -420,15 +479,23 @@ def _exited(state: State, event: Exited, now_s: float, now_ns: int) -> Decision:
     return _after_loss(state, member, fault, now_s)
 
 
+_NOTICES = ("signal SIGTERM", "signal SIGUSR1")
+"""How a process ends that was told to, before it could hear it: schedulers send these, and nobody else does."""
+
+
 def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
     return {known: value for known, value in found.items() if known != rank}
 
 
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
     is_users = fault.cause is Cause.USER_ERROR
-    others = LossKind.PREEMPTION if fault.cause is Cause.HOST_LEFT else LossKind.NODE_LOSS
+    kinds = {
+        Cause.USER_ERROR: LossKind.USER_ERROR,
+        Cause.PREEMPTED: LossKind.PREEMPTION,
+        Cause.HOST_LEFT: LossKind.PREEMPTION,
+    }
     loss = Loss(
-        kind=LossKind.USER_ERROR if is_users else others,
+        kind=kinds.get(fault.cause, LossKind.NODE_LOSS),
         step=fault.step,
         epoch=state.epoch,
         committed=fault.step,
@@ -455,7 +522,7 @@ def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Dec
     decision = replace(decision, actions=decision.actions + spawn)
     if member.standing is Standing.STARTING and state.epoch == 0:
         return decision  # its replacement is awaited
-    return _form_if_complete(decision)
+    return _form_if_complete(decision, now_s)
 
 
 def _what_happened(fault: Fault) -> str:
@@ -484,13 +551,13 @@ def _host_joined(state: State, event: HostJoined, now_s: float) -> Decision:
             actions.append(Kill(rank=rank, incarnation=running[rank]))
         actions.append(Spawn(rank=rank, incarnation=newest + 1))
     reason = f"host {event.host} at {event.address} joins" if len(set(state.hosts.placement)) > 1 else ""
-    return _form_if_complete(Decision(state=state, actions=tuple(actions), reason=reason))
+    return _form_if_complete(Decision(state=state, actions=tuple(actions), reason=reason), now_s)
 
 
 def _without_silence(state: State, now_s: float) -> State:
     """All deadlines begin anew: nobody was listening."""
     members = {
-        rank: replace(m, spawned_at_s=now_s, heard_at_s=now_s, moved_at_s=now_s)
+        rank: replace(m, spawned_at_s=now_s, heard_at_s=now_s, moved_at_s=now_s, stepping_since_s=now_s)
         for rank, m in state.members.items()
     }
     trouble = None if state.trouble is None else replace(state.trouble, since_s=now_s)
@@ -554,13 +621,35 @@ def _give_up(state: State, error: str, *, is_input_error: bool = False, is_cut_o
     )
 
 
-def _stop_asked(state: State) -> Decision:
+def _stop_asked(state: State, now_s: float) -> Decision:
     actions = _tell_all(state, Stop(), standing=Standing.TRAINING)
     return Decision(
-        state=replace(state, is_stopping=True),
+        state=replace(state, stop_asked_s=now_s),
         actions=actions,
         reason="asked to stop: the ranks agree on a step border",
     )
+
+
+def _hurry(state: State, now_s: float) -> Decision | None:
+    """Half of the grace is over: give up what would use up the rest; None if there is no need, or it was done.
+
+    A step that began before the wish to stop and has not ended is left, and all finish with the state of the last one that
+    did. Before the first epoch there is nothing to save.
+    """
+    asked_s = state.stop_asked_s
+    if asked_s is None or state.is_hurried or now_s - asked_s <= state.limits.stop_s:
+        return None
+    if state.epoch == 0:
+        kills = tuple(Kill(rank=m.rank, incarnation=m.incarnation) for m in state.members.values())
+        reason = "asked to stop before the first step: there is nothing to save"
+        over = replace(state, is_over=True)
+        return Decision(state=over, actions=(*kills, End(is_failed=False, is_stopped=True)), reason=reason)
+    state = replace(state, is_hurried=True)
+    inside = [m for m in state.members.values() if m.standing is Standing.TRAINING and m.rank in state.roster]
+    if not state.is_formed or not inside or any(m.stepping_since_s > asked_s for m in inside):
+        return Decision(state=state)
+    reason = f"step {inside[0].step} takes longer than the grace allows: it is given up, and what was finished is saved"
+    return _fence(state, now_s, fault_ns=round(now_s * 1e9), reason=reason)
 
 
 def _resize_asked(state: State, event: ResizeAsked) -> Decision:
@@ -599,7 +688,9 @@ def _let_go(state: State) -> Decision:
     return Decision(state=replace(state, leaving=state.leaving | {*going}), actions=actions)
 
 
-def _tick(state: State, now_s: float) -> Decision:
+def _tick(state: State, now_s: float, now_ns: int) -> Decision:
+    if (hurried := _hurry(state, now_s)) is not None:
+        return hurried
     hosts = state.hosts
     if hosts.apart_since_s is None and state.epoch == 0 and hosts.missing:
         state = replace(state, hosts=replace(hosts, apart_since_s=now_s))
@@ -623,7 +714,37 @@ def _tick(state: State, now_s: float) -> Decision:
     if trouble is not None and not actions and now_s - trouble.since_s > state.limits.trouble_s:
         reason = f"rank {trouble.rank} lost its peers, and all of them live: {trouble.error}"
         return _fence(state, now_s, fault_ns=trouble.t_ns, reason=reason)
+    if not actions and trouble is None and (stalled := _stalled(state, now_s)):
+        return _leave_stalled(state, stalled, now_s, now_ns)
     return Decision(state=state, actions=tuple(actions), reason="; ".join(reasons))
+
+
+def _stalled(state: State, now_s: float) -> list[Member]:
+    """The ranks of an epoch in which everybody waits for everybody, and has for long; none if there is one that works."""
+    inside = [m for m in state.members.values() if m.standing is Standing.TRAINING and m.rank in state.roster]
+    limit_s = state.limits.progress_s
+    is_stalled = state.is_formed and all(m.is_waiting and now_s - m.moved_at_s > limit_s for m in inside)
+    return inside if is_stalled else []
+
+
+def _leave_stalled(state: State, stalled: list[Member], now_s: float, now_ns: int) -> Decision:
+    """Nobody is to blame, so nobody is killed: all leave the epoch and form the next one."""
+    first = min(stalled, key=lambda member: member.rank)
+    waited_s = now_s - max(member.moved_at_s for member in stalled)
+    reason = f"every rank waits, for {waited_s:.1f} s: {'; '.join(_doing(member) for member in stalled)}"
+    loss = Loss(kind=LossKind.NODE_LOSS, step=first.step, epoch=state.epoch, committed=first.step)
+    state = replace(state, losses=(*state.losses, loss))
+    if verdict := over_budget(state.losses, state.limits.budget):
+        return _give_up(state, f"{reason}; {verdict}")
+    return _fence(state, now_s, fault_ns=now_ns - round(waited_s * 1e9), reason=reason)
+
+
+def _doing(member: Member) -> str:
+    """Where a rank is, and what it waited for last."""
+    if member.is_waiting and member.operation:
+        return f"rank {member.rank} in {member.operation}"
+    last = f", after {member.operation}" if member.operation else ""
+    return f"rank {member.rank} in phase {member.phase} of step {member.step}{last}"
 
 
 def _is_apart_too_long(state: State, now_s: float) -> bool:
@@ -643,23 +764,27 @@ def _overdue(state: State, member: Member, now_s: float) -> tuple[Cause, str] | 
         if now_s - member.spawned_at_s > limits.start_s:
             return Cause.START_TIMEOUT, f"did not report within {limits.start_s:g} s of its start"
         return None
+    where = f"in phase {member.phase} of step {member.step}"
+    last = f"; its last collective: {member.operation}" if member.operation else ""
     if silent_s > limits.heartbeat_s:
-        return (
-            Cause.SILENT,
-            f"no sign of life for {silent_s:.1f} s in phase {member.phase} of step {member.step}",
-        )
+        what = "stopped, " if member.is_stopped else ""
+        cause = Cause.STOPPED if member.is_stopped else Cause.SILENT
+        return cause, f"{what}no sign of life for {silent_s:.1f} s {where}{last}"
     if member.standing is Standing.TRAINING and not state.is_formed:
         parked_late_s = now_s - max(state.fenced_at_s, member.moved_at_s)
         if parked_late_s > limits.park_s:
-            return Cause.NOT_PARKED, f"did not leave epoch {state.epoch} within {limits.park_s:g} s"
+            return Cause.NOT_PARKED, f"did not leave epoch {state.epoch} within {limits.park_s:g} s{last}"
         return None
-    is_busy = member.standing in (Standing.TRAINING, Standing.STARTING) and not member.is_waiting
-    limit_s = limits.progress_in(member.phase)
-    if is_busy and still_s > limit_s:
-        return (
-            Cause.STUCK,
-            f"alive but without progress for {still_s:.1f} s in phase {member.phase} of step {member.step}",
-        )
+    if member.standing not in (Standing.TRAINING, Standing.STARTING):
+        return None
+    is_still = still_s > limits.progress_in(member.phase)
+    if is_still and not member.is_waiting:
+        return Cause.STUCK, f"alive but without progress for {still_s:.1f} s {where}{last}"
+    # Who really waits does not move.
+    is_busy = not is_still or not member.is_waiting
+    stepping_s = now_s - member.stepping_since_s
+    if member.standing is Standing.TRAINING and is_busy and stepping_s > limits.step_s:
+        return Cause.LIVELOCK, f"busy for {stepping_s:.1f} s {where}, which it does not finish{last}"
     return None
 
 

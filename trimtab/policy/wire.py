@@ -67,11 +67,22 @@ class Trouble(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Accused(Message):
+    """Rank to agent: in ``epoch`` all ranks have found that ``rank`` computes wrong numbers; I wait to be fenced."""
+
+    epoch: int
+    rank: int
+    step: int
+    reason: str
+    t_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Beat(Message):
     """Rank to agent: a sign of life, from a thread that does nothing else.
 
     ``progress`` grows with every share, collective and phase of the main thread; ``waiting`` says that the
-    main thread waits for peers.
+    main thread waits for peers. ``operation`` is the newest thing that it waited for, such as ``all_gather of step 4``.
     """
 
     step: int
@@ -79,6 +90,7 @@ class Beat(Message):
     progress: int
     waiting: bool
     t_ns: int
+    operation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +146,8 @@ class Form(Message):
 
     ``active`` take part in its steps, by position; the others hand over what they hold, then wait as spares.
     Everybody whose state is not that of ``step`` takes it from rank ``source``. ``owners[share]`` is the rank
-    that owns the share in step ``step`` (-1: left out); later steps use the plain assignment.
+    that owns the share in step ``step`` (-1: left out); later steps use the plain assignment. ``is_last``: no step is begun,
+    all save what they have and finish.
     """
 
     epoch: int
@@ -146,6 +159,7 @@ class Form(Message):
     source: int
     is_healing: bool
     owners: tuple[int, ...]
+    is_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +185,7 @@ KINDS: Mapping[str, type[Message]] = {
         Hello,
         Parked,
         Trouble,
+        Accused,
         Beat,
         Committed,
         Note,

@@ -11,7 +11,7 @@ from trimtab.runtime.assembly import faults_of, teller
 from trimtab.runtime.devices import device_kind, fingerprint, prepare
 from trimtab.runtime.enlisting import Enlistment
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import keeping_rules, keyring_of, step_rules
+from trimtab.runtime.job_rules import keeping_rules, keyring_of, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.optimizers import Optimizer
 from trimtab.runtime.random_keys import KeyedRandom
@@ -100,6 +100,7 @@ def assemble(
         recorder=recorder,
         faults=faults,
         watch=watch,
+        tell=teller(recorder, link),
     )
     run_state = ReplicatedState(state, optimizer)
     keeper = Keeper(
@@ -121,6 +122,8 @@ def assemble(
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
             rolls_back_on_loss=rule_of(job, is_replicated=True) is OnLoss.ROLLBACK,
+            spikes=spike_rules(job),
+            compare_every=step_rules(job).probe.compare_every,
             digest_every=job.fault_tolerance.digest_every,
         ),
         rank=ticket["rank"],

@@ -24,11 +24,12 @@ from trimtab.policy.wire import Failed
 from trimtab.runtime import compat
 from trimtab.runtime.adopted_optimizer import AdoptedOptimizer, Rates
 from trimtab.runtime.adopted_run import AdoptedRun, Microbatch, assemble
+from trimtab.runtime.asking import Computed
 from trimtab.runtime.enlisting import Enlistment, enlisted
 from trimtab.runtime.flat_state import FlatState
 from trimtab.runtime.models import refuse_batch_statistics
 from trimtab.runtime.standing_alone import stand_alone
-from trimtab.runtime.step import Computed, StepResult
+from trimtab.runtime.step import StepResult
 from trimtab.runtime.trainer import StepBegins
 from trimtab.runtime.user_data import Source, UserData
 from trimtab.spec import Job

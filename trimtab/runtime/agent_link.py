@@ -51,6 +51,7 @@ class Progress:
     phase: Phase = Phase.START
     count: int = 0
     is_waiting: bool = False
+    operation: str = ""
 
 
 class Link(Protocol):
@@ -227,6 +228,7 @@ class AgentLink:
                 progress=now.count,
                 waiting=now.is_waiting,
                 t_ns=time.monotonic_ns(),
+                operation=now.operation,
             )
         )
 

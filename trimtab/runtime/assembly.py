@@ -15,6 +15,7 @@ from trimtab.plan.compiling import compile_program
 from trimtab.plan.formations import Formations
 from trimtab.plan.physical import Plan
 from trimtab.plan.training import training_of
+from trimtab.policy.slowness import prior_share_s
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
 from trimtab.runtime.checkpoint.keyring import Keyring
@@ -28,7 +29,7 @@ from trimtab.runtime.devices import device_kind, fingerprint, peak_flops_per_s, 
 from trimtab.runtime.evaluation import Evaluator
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import FlatState
-from trimtab.runtime.job_rules import clip_of, keeping_rules, keyring_of, step_rules
+from trimtab.runtime.job_rules import clip_of, keeping_rules, keyring_of, spike_rules, step_rules
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.laid_out import ElasticEvaluator, ElasticRunner, ElasticSeat, SeatMaker, Snapshots, Timed
 from trimtab.runtime.lowering import Rules
@@ -82,6 +83,24 @@ class Ground:
         return None if is_begun else open_job_weights(self.job)
 
     @property
+    def num_nodes(self) -> int:
+        """Nodes that compute."""
+        where, devices = self.cluster(), self.job.orchestration.devices
+        return len({where.node_of(rank) for rank in range(min(devices, where.num_devices))})
+
+    def prior_share_s(self) -> dict[int, float]:
+        """Relative seconds a share by rank, where the cluster has devices of several kinds; else empty."""
+        where, devices = self.cluster(), self.job.orchestration.devices
+        if devices > where.num_devices:
+            return {}
+        compute = self.job.train.compute
+        found = [where.nodes[where.node_of(rank)].accelerator for rank in range(devices)]
+        peaks = [device.peak_flops_per_s(compute) for device in found]
+        if None in peaks or len(set(peaks)) == 1:
+            return {}
+        return prior_share_s([peak for peak in peaks if peak is not None])
+
+    @property
     def root(self) -> Path | ObjectPath:
         """Where the run's checkpoints are."""
         return checkpoints_of(Path(self.ticket["folder"]), self.job.fault_tolerance.checkpoint.to, Path())
@@ -132,6 +151,8 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             keeps_best=job.fault_tolerance.checkpoint.keep_best,
             identity={"data": ground.corpus.digest},
             keys=ground.keys,
+            num_nodes=ground.num_nodes,
+            is_replicated=trains_as_replicas(job, program),
         ),
         is_first=ticket["rank"] == 0,
         state=trained.state,
@@ -149,6 +170,8 @@ def assemble(ticket: Mapping[str, Any], recorder: Recorder, link: Link) -> Train
             flops_per_token=trained.flops_per_token,
             device_kind=kind,
             on_nonfinite=job.train.on_nonfinite,
+            spikes=spike_rules(job),
+            compare_every=step_rules(job).probe.compare_every if trains_as_replicas(job, program) else 0,
             rolls_back_on_loss=_only_checkpoints(job, program),
             digest_every=job.fault_tolerance.digest_every,
             unigram_entropy=ground.corpus.held_out_entropy(),
@@ -192,7 +215,7 @@ def replicated(ground: Ground) -> Trained:
         compile_blocks(model, int(job.train.microbatch), job.data.sequence, ground.device)
     optimizer = build_job_optimizer(job, state)
     runner = StepRunner(
-        rules=step_rules(job),
+        rules=replace(step_rules(job), prior_share_s=ground.prior_share_s()),
         model=model,
         state=state,
         optimizer=optimizer,
@@ -202,6 +225,7 @@ def replicated(ground: Ground) -> Trained:
         recorder=ground.recorder,
         faults=ground.faults,
         watch=ground.watch,
+        tell=teller(ground.recorder, ground.link),
     )
 
     def initial() -> Mapping[str, Tensor]:
@@ -336,11 +360,16 @@ def stored(ground: Ground, program: Program) -> Trained:
 
 def faults_of(ticket: Mapping[str, Any], link: Link) -> Faults:
     """The faults that are planted in this rank; the agent hears of each before it strikes."""
+
+    def move() -> None:
+        link.progress.count += 1
+
     return Faults(
         [Injection.from_json(values) for values in ticket["settings"]["injections"]],
         rank=ticket["rank"],
         folder=Path(ticket["folder"]),
         announce=lambda fields: link.send(Note(kind="planted", t_ns=time.monotonic_ns(), fields=fields)),
+        move=move,
     )
 
 

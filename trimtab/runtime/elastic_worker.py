@@ -42,7 +42,7 @@ class _Self:
 def main() -> None:
     """Train until the end; SIGTERM saves and ends at the next step border. Exits 1 after an error."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda _number, _frame: stop.set())
     folder, settings = _open_run(Path(sys.argv[1]))
     me = _Self(
@@ -116,7 +116,7 @@ def _work(me: _Self, stop: threading.Event) -> int:
     def ask_to_stop(_number: int, _frame: object) -> None:
         link.is_stop_wanted = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, ask_to_stop)
     link.is_stop_wanted |= stop.is_set()
     ticket = {

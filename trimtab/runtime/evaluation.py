@@ -61,7 +61,7 @@ class Evaluator:
             if is_there:
                 slots[2 * number], slots[2 * number + 1] = loss, count
         self._model.module.train()
-        with self._watch.waiting():
+        with self._watch.waiting("all_reduce"):
             group.all_reduce(slots)
         if slots[-1]:
             return None, 0
@@ -71,7 +71,7 @@ class Evaluator:
 
     def _is_given_up(self, group: Group) -> bool:
         word = torch.tensor([int(self._is_cut_short())], dtype=torch.int64)
-        with self._watch.waiting():
+        with self._watch.waiting("all_reduce"):
             group.all_reduce(word)
         return bool(word.item())
 

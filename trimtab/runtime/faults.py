@@ -4,16 +4,21 @@ A fault strikes once in a run: the rank leaves a mark in the run's folder first,
 resumed run, is spared.
 """
 
+import math
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from trimtab.runtime.errors import CollectiveError
 from trimtab.spec import NO_TIMER, FaultKind, Injection
 from trimtab.terms import Clock, Phase
 
+_ENDLESS = (FaultKind.HANG, FaultKind.LIVELOCK)
 _ABRUPT = {FaultKind.KILL: signal.SIGKILL, FaultKind.STOP: signal.SIGSTOP}
 
 
@@ -26,6 +31,7 @@ class Faults:
 
     Args:
         announce: Told of each fault just before it strikes, with its fields.
+        move: Tells progress of the main thread to whoever watches it.
     """
 
     def __init__(
@@ -35,11 +41,12 @@ class Faults:
         rank: int,
         folder: Path,
         announce: Callable[[dict[str, object]], None],
+        move: Callable[[], None] = lambda: None,
     ) -> None:
         anywhere = (FaultKind.DISK_FULL, FaultKind.TORN_CHECKPOINT)
         self._mine = [fault for fault in injections if fault.rank == rank or fault.kind in anywhere]
         self._folder = folder / "faults"
-        self._announce = announce
+        self._announce, self._move = announce, move
         if self._mine:
             self._folder.mkdir(exist_ok=True)
 
@@ -53,6 +60,8 @@ class Faults:
                 continue
             if fault.kind in _ABRUPT and self._strike(fault, step):
                 os.kill(os.getpid(), _ABRUPT[fault.kind])
+            elif fault.kind in _ENDLESS and self._strike(fault, step):
+                self._never_return(is_busy=fault.kind is FaultKind.LIVELOCK)
             elif fault.kind is FaultKind.RAISE and self._strike(fault, step):
                 raise PlantedError(f"planted by --inject: raise in phase {phase} of step {step}")
             elif fault.kind is FaultKind.DISCONNECT and self._strike(fault, step):
@@ -75,7 +84,8 @@ class Faults:
     def slow_down(self, step: int, took_s: float) -> None:
         """Make what just took ``took_s`` take ``factor`` times as long."""
         for fault in self._mine:
-            if fault.kind is FaultKind.SLOW and step >= fault.step:
+            end = fault.step + fault.steps if fault.steps else math.inf
+            if fault.kind is FaultKind.SLOW and fault.step <= step < end:
                 time.sleep(took_s * (fault.factor - 1))
 
     def in_writer(self, timer: str, step: int) -> bool:
@@ -95,12 +105,27 @@ class Faults:
             for fault in self._mine
         )
 
+    def flip(self, values: Tensor, step: int, *, of: str) -> None:
+        """Flip the planted bit of these values, fp32, in place."""
+        for fault in self._mine:
+            is_due = fault.kind is FaultKind.BIT_FLIP and fault.of == of and fault.step == step
+            if is_due and self._strike(fault, step):
+                bits = values.view(torch.int32)
+                mask = 1 << fault.bit if fault.bit < 31 else -(1 << 31)
+                bits[fault.element % len(bits)] ^= mask
+
     def of_writer(self, kind: FaultKind, step: int) -> Injection | None:
         """The fault of this kind that the checkpoint of this step shall suffer, if any."""
         for fault in self._mine:
             if fault.kind is kind and fault.step == step and self._strike(fault, step):
                 return fault
         return None
+
+    def _never_return(self, *, is_busy: bool) -> None:
+        while True:
+            time.sleep(0.01)
+            if is_busy:
+                self._move()
 
     def _strike(self, fault: Injection, step: int) -> bool:
         """Whether the fault strikes now: it does unless it struck before."""

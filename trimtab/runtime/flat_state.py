@@ -16,8 +16,18 @@ from trimtab.plan import ALIGNMENT
 from trimtab.runtime import compat
 from trimtab.runtime.optimizers import is_decayed
 
-LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, BORDER_REQUESTS = range(4)
-"""Positions inside the tail that travels behind the gradients: sums, and requests that all must agree on."""
+(
+    LOSS_SUM,
+    NUM_TARGETS,
+    STOP_REQUESTS,
+    BORDER_REQUESTS,
+    SKIP_REQUESTS,
+    NORM_LIMIT,
+    SPIKE_LOSS,
+    SPIKE_NORM,
+) = range(8)
+"""Positions inside the tail that travels behind the gradients: sums, requests that all must agree on, and what the lead
+takes for ordinary, by which all judge alike: the gradient norm of sound devices, and loss and norm of a calm run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

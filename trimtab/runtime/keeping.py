@@ -6,7 +6,7 @@ disk.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,15 @@ from typing import Any, Literal
 import torch
 
 from trimtab.ledger.checkpoint_folders import folder_name, unfinished_name, writer_of
-from trimtab.policy import Retention, SaveObservations, best_step, expected_save_s, next_save
+from trimtab.policy import (
+    NextSave,
+    Retention,
+    SaveObservations,
+    best_step,
+    expected_save_s,
+    next_save,
+    prior_mttf_s,
+)
 from trimtab.runtime.checkpoint.contents import Contents, open_contents
 from trimtab.runtime.checkpoint.events import Failed, Pruned, Saved, Skipped, WriterLost
 from trimtab.runtime.checkpoint.keyring import Keyring
@@ -22,7 +30,7 @@ from trimtab.runtime.checkpoint.loader import CheckpointState, shapes_of
 from trimtab.runtime.checkpoint.marks import read_marks
 from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.saver import Company, Fault, Saver
-from trimtab.runtime.checkpoint.store import await_sight, newest_complete
+from trimtab.runtime.checkpoint.store import await_sight, find_checkpoints, newest_complete, set_aside
 from trimtab.runtime.errors import RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.process_groups import Group
@@ -32,6 +40,8 @@ from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
 
+_TOLD_CHANGE = 0.5
+"""Part of the interval between saves by which it must change to be told: step times fluctuate."""
 _SPEED_WEIGHT = 0.2
 """Weight of the newest step in the mean step time."""
 
@@ -50,6 +60,8 @@ class KeepingRules:
         keep: Newest checkpoints that stay.
         keep_every: Those of steps that it divides stay for good.
         identity: What a checkpoint must have in common with the run that loads it.
+        reserve: A checkpoint of so many steps before the newest one stays, too, to go back to from a spike; None: none does.
+        prior_mttf_s: Time between losses that need a checkpoint, assumed before there was one.
         root: Where the run's checkpoints are.
         keys: What checkpoints are signed with.
     """
@@ -63,6 +75,8 @@ class KeepingRules:
     root: Path | ObjectPath
     keys: Keyring
     identity: dict[str, str] = field(default_factory=dict)
+    reserve: int | None = None
+    prior_mttf_s: float = field(default_factory=lambda: prior_mttf_s(1, survives_in_the_step=False))
 
 
 class Keeper:
@@ -96,7 +110,9 @@ class Keeper:
         self._stall_s = self._drain_s = 0.0
         self._started_s = self._bordered_s = time.monotonic()
         self._losses_s: list[float] = []
+        self._told_interval = 0
         self._scores: dict[int, float] = {}
+        self._pinned: set[int] = set()
 
     def load(self, step: int | None = None) -> int:
         """Take over the checkpoint of a step, or the newest complete one; returns its step, 0 if there is none.
@@ -127,6 +143,7 @@ class Keeper:
             self._state.load(CheckpointState(contents), is_same_layout=is_same_layout)
             self._state.num_updates = int(contents.extra["optimizer_steps"])
             self._scores = {int(step): loss for step, loss in contents.extra.get("scores", {}).items()}
+            self._pinned |= set(contents.extra.get("pinned", ()))
             self._last_saved = contents.step
         return self._last_saved
 
@@ -165,6 +182,34 @@ class Keeper:
         self._watch.enter(Phase.CHECKPOINT, finished)
         self._faults.at_phase(Phase.CHECKPOINT, finished)
 
+    def pin(self, step: int) -> None:
+        """Keep the checkpoint of this step whatever newer ones there are. On all ranks, for any may become the lead."""
+        self._pinned.add(step)
+
+    def has_one_until(self, step: int) -> bool:
+        """Whether there is a complete checkpoint of this step or an earlier one."""
+        return any(found <= step for found in self.complete_steps())
+
+    def warn(self, text: str) -> None:
+        """Tell something that somebody should look at, once for all ranks."""
+        if self._is_lead:
+            self._tell("warning", {"text": text})
+
+    def set_aside_after(self, step: int) -> None:
+        """Let no checkpoint of a later step count: what it holds may be spoilt. Nothing is deleted. On the lead."""
+        if self._saver is not None:
+            self._drain()
+            self._saver.close()
+            self._saver = None
+        later = [found for found in self.complete_steps() if found > step]
+        for spoilt in later:
+            set_aside(self._rules.root, spoilt)
+        self._scores = {known: loss for known, loss in self._scores.items() if known <= step}
+        self._last_saved = 0
+        if later:
+            text = f"checkpoints of steps {', '.join(map(str, later))} were set aside: they may be spoilt"
+            self._tell("warning", {"text": text})
+
     def wait(self) -> None:
         """Wait for the save under way, if this rank has one."""
         if self._saver is not None:
@@ -181,6 +226,10 @@ class Keeper:
                 self._save(finished)
                 self._drain()
 
+    def complete_steps(self) -> list[int]:
+        """Steps of the complete checkpoints."""
+        return [found.step for found in find_checkpoints(self._rules.root) if found.is_complete]
+
     def _is_due(self, finished: int) -> bool:
         expected = expected_save_s(self._state_bytes())
         observed = SaveObservations(
@@ -190,12 +239,21 @@ class Keeper:
             drain_s=self._drain_s or expected[1],
             running_s=time.monotonic() - self._started_s,
             failure_ages_s=[time.monotonic() - lost_s for lost_s in self._losses_s],
+            prior_mttf_s=self._rules.prior_mttf_s,
         )
         due = next_save(self._rules.every, observed, finished=finished)
+        self._say_cadence(finished, due)
         is_due = due.step is not None and finished >= due.step
         if is_due and self._is_lead:
             self._recorder.event("save_due", step=finished, reason=due.reason)
         return is_due
+
+    def _say_cadence(self, finished: int, due: NextSave) -> None:
+        """Why saves are so far apart, whenever that has changed by more than noise does."""
+        interval = 0 if due.step is None else due.step - self._last_saved
+        if self._is_lead and abs(interval - self._told_interval) > _TOLD_CHANGE * self._told_interval:
+            self._told_interval = interval
+            self._tell("cadence", {"step": finished, "reason": due.reason})
 
     @property
     def _is_lead(self) -> bool:
@@ -228,13 +286,20 @@ class Keeper:
             finished,
             self._state.saved(),
             self._extra(finished),
-            retention=self._retention(best, saver.complete),
+            retention=self._retention(best, saver.complete, finished),
             finite=is_finite,
             fault=self._fault(finished),
             into=into,
         )
 
-    def _retention(self, best: int | None, complete: frozenset[int]) -> Retention:
+    def _staying(self, complete: Collection[int], finished: int) -> frozenset[int]:
+        """What stays beside the newest ones: what is pinned, and all from one on that could be gone back to from a spike."""
+        if self._rules.reserve is None:
+            return frozenset(self._pinned)
+        old = max((step for step in complete if step <= finished - self._rules.reserve), default=0)
+        return frozenset(self._pinned | {step for step in complete if step >= old})
+
+    def _retention(self, best: int | None, complete: frozenset[int], finished: int) -> Retention:
         """What stays after the next save; all of it, while nobody can tell what is pinned."""
         rule = Retention(newest=self._rules.keep, every=self._rules.keep_every, best=best)
         try:
@@ -242,7 +307,9 @@ class Keeper:
         except (OSError, ValueError) as error:
             self._tell("warning", {"text": f"no checkpoint is removed: {error}"})
             return replace(rule, pinned=complete)
-        return replace(rule, pinned=marks.pinned, suspect=frozenset(marks.suspect))
+        return replace(
+            rule, pinned=marks.pinned | self._staying(complete, finished), suspect=frozenset(marks.suspect)
+        )
 
     def _suspect(self) -> Mapping[int, str]:
         try:
@@ -364,6 +431,7 @@ class Keeper:
             "next_sample": finished * self._rules.batch,
             "identity": self._rules.identity,
             "layout": self._state.layout,
+            "pinned": sorted(self._pinned),
             "scores": {str(step): loss for step, loss in self._scores.items()},
             "saved_ns": time.monotonic_ns(),
         }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.policy import assign_shares
-from trimtab.policy.wire import Committed, Finished, Form, Message, Parked, Trouble
+from trimtab.policy.wire import Accused, Committed, Finished, Form, Message, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Progress
 from trimtab.runtime.errors import CollectiveError, RankError
 from trimtab.runtime.process_groups import Interrupt, Rendezvous, connect_store
@@ -59,6 +59,8 @@ class LauncherLink:
                 self._committed = message.committed
             case Trouble():
                 raise CollectiveError(f"{message.error}; the launcher must start all ranks again")
+            case Accused():
+                raise CollectiveError(f"{message.reason}; the launcher must start all ranks again")
             case Committed() if message.metrics:
                 print(json.dumps({"step": message.step, **message.metrics}), flush=True)  # noqa: T201 - the launcher's log
             case Finished() if self.rank == 0:

@@ -256,7 +256,7 @@ class ReplicatedState:
             )
         views = self._state.named_views(self._state.parameters)
         for name, tensor in self._initial().items():
-            views[name].copy_(tensor)
+            views[name].copy_(tensor.detach())
         for parts in self._optimizer.state_tensors().values():
             for part in parts:
                 part.zero_()

@@ -8,7 +8,6 @@ import atexit
 import json
 import os
 import runpy
-import signal
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.policy.scripts import last_words_name
 from trimtab.runtime.enlisting import Enlistment, enlist
-from trimtab.runtime.tickets import open_recorder, take_ticket
+from trimtab.runtime.tickets import hear_stop_notices, open_recorder, take_ticket
 from trimtab.terms import Clock, ExitCode, InputError, TrimtabError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def _connect(ticket: Mapping[str, Any], found: dict[str, str]) -> "AgentLink":
         beat_s=ticket["settings"]["beat_s"],
         own_address=ticket["address"],
     )
-    signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
+    hear_stop_notices(link.ask_to_stop)
     link.start(found)
     return link
 

@@ -6,61 +6,46 @@ kept until the commit: after a loss, survivors compute only the lost ones.
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.plan import TAIL, leaf_capacity
 from trimtab.policy import assign_shares, shares_of
+from trimtab.policy.probing import MAX_NORMS, suspicious_norm
+from trimtab.policy.spikes import SpikeLimits, SpikeRules, spike_limits, spike_reason
+from trimtab.runtime.asking import Asking, Computed, answered
+from trimtab.runtime.balancing import Balancer
 from trimtab.runtime.faults import Faults
-from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS, FlatState
+from trimtab.runtime.flat_state import (
+    BORDER_REQUESTS,
+    LOSS_SUM,
+    NORM_LIMIT,
+    NUM_TARGETS,
+    SKIP_REQUESTS,
+    SPIKE_LOSS,
+    SPIKE_NORM,
+    STOP_REQUESTS,
+    FlatState,
+)
 from trimtab.runtime.models import Model
 from trimtab.runtime.norms import sum_of_squares
 from trimtab.runtime.optimizers import Optimizer
+from trimtab.runtime.probing import Prober, ProbeRules
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.share_sum import ShareSum
 from trimtab.runtime.watch import Watch
+from trimtab.spec import GRADIENT, PARAMETER, SpikeAnswer
 from trimtab.terms import Clock, Phase
 
 Microbatch = tuple[Tensor, Tensor]
 """Tokens and targets, int64, each (samples, sequence); targets of -100 do not count."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Computed:
-    """The answer about one microbatch, whose backward pass is done: the gradients stand in the parameters.
-
-    Args:
-        loss_sum: Over the targets, a scalar without a graph.
-        tokens: Positions computed, and ``targets``, those of them that count for the loss.
-    """
-
-    loss_sum: Tensor
-    targets: int
-    tokens: int
-
-
-Asking = Generator[Any, Computed | None, T]
-"""A computation that hands out microbatches and is sent what became of each; it returns T."""
-
-
-def answered(asking: Asking[T], answer: Callable[[Any], Computed | None]) -> T:
-    """What a computation returns whose every question is answered by a function."""
-    reply: Computed | None = None
-    while True:
-        try:
-            question = asking.send(reply)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
-        reply = answer(question)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +58,10 @@ class StepRules:
         clip: Largest gradient norm; None for no clipping.
         max_devices: The most ranks that an epoch of this run may have.
         is_redone: After a loss the whole step is computed again.
+        probe: How ranks that compute wrong numbers are looked for.
+        spikes: What a spike is, and what is done about it.
+        balance_every: Steps between two looks at who is slow and should have fewer shares; 0: never.
+        prior_share_s: Relative seconds a share by rank, before anything is measured; empty if all devices are alike.
     """
 
     num_shares: int
@@ -81,6 +70,10 @@ class StepRules:
     clip: float | None
     max_devices: int
     is_redone: bool = False
+    probe: ProbeRules = field(default_factory=ProbeRules)
+    spikes: SpikeRules = field(default_factory=lambda: SpikeRules(answer=SpikeAnswer.OFF))
+    balance_every: int = 0
+    prior_share_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -109,11 +102,16 @@ class Requests:
 
     stop: bool = False
     border: bool = False
+    skip: bool = False
+    """The samples of the step shall be left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What came out of one step; the same values on every rank."""
+    """What came out of one step; the same values on every rank.
+
+    ``spike`` says why the step is far from those before; ``is_left_out`` that it was not applied because that was asked for.
+    """
 
     step: int
     loss: float | None
@@ -123,6 +121,8 @@ class StepResult:
     is_applied: bool
     stop_agreed: bool
     border_agreed: bool
+    spike: str = ""
+    is_left_out: bool = False
 
     @classmethod
     def of_sums(
@@ -158,6 +158,7 @@ class StepRunner:
         model: What ``run`` answers with; None if whoever drives ``ask`` answers.
         load: Microbatches of a share of a step: (step, first sample inside the batch, samples).
         learning_rate: The rate of a step.
+        tell: Is told of what people want to see, with its kind and fields.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class StepRunner:
         recorder: Recorder,
         faults: Faults,
         watch: Watch,
+        tell: Callable[[str, dict[str, Any]], None] = lambda kind, fields: None,
     ) -> None:
         self._rules, self._model, self._state, self._optimizer = rules, model, state, optimizer
         self._keyed, self._load, self._learning_rate = keyed, load, learning_rate
@@ -187,6 +189,25 @@ class StepRunner:
         self._sum: ShareSum | None = None
         self._first_owners: tuple[int, ...] = ()
         self._recovering = False
+        self._share_began_s = 0.0
+        self._applied: deque[StepResult] = deque(maxlen=max(MAX_NORMS, rules.spikes.window))
+        self._balancer = Balancer(
+            num_shares=rules.num_shares,
+            every=rules.balance_every,
+            watch=watch,
+            tell=tell,
+            prior_s=rules.prior_share_s,
+        )
+        self._prober = Prober(
+            rules.probe,
+            seed=rules.seed,
+            num_shares=rules.num_shares,
+            num_elements=state.num_elements + NUM_TARGETS + 1,
+            compute=self._compute_again,
+            release=self._free.append,
+            recorder=recorder,
+            watch=watch,
+        )
         self.work = Work()
 
     def held(self, step: int) -> tuple[int, ...]:
@@ -201,9 +222,24 @@ class StepRunner:
         self._first_owners = tuple(owners)
         self._recovering = self._flight == step and bool(self.held(step))
         if self._rules.num_shares:
+            self._balancer.enter(group.members, step)
             self._sum = ShareSum(
                 num_shares=self._rules.num_shares, length=self._length, capacity=self._capacity, group=group
             )
+
+    def rewind(self, step: int) -> None:
+        """The state is that of before ``step`` again: what was seen of this step and later ones is over."""
+        self._recycle()
+        while self._applied and self._applied[-1].step >= step:
+            self._applied.pop()
+
+    def forget(self) -> None:
+        """Keep no gradients, nor the memory that they lay in: nobody knows what of it is right.
+
+        What lies between parameters in a leaf is zero from its first day, and is never written again.
+        """
+        self._leaves.clear()
+        self._free.clear()
 
     def leave(self) -> None:
         """Let go of the epoch; buffers that its collectives may still touch go with it."""
@@ -235,21 +271,31 @@ class StepRunner:
         if self._flight != step:
             self._recycle()
             self._flight = step
-        owners = self._owners()
+        owners = self._owners(step)
+        self._faults.flip(self._state.parameters, step, of=PARAMETER)
+        self._prober.compare(step, self._state.parameters, self._group)
         yield from self._compute_shares(step, owners)
-        for position, wanted in ((STOP_REQUESTS, requests.stop), (BORDER_REQUESTS, requests.border)):
+        if self._prober.is_on:
+            yield from self._prober.probe_some(step, owners, self._leaves, self._group)
+        for position, wanted in self._wishes(requests):
             self._request(position, wanted)
         total = self._reduce(step, owners)
-        result = self._commit(step, total)
+        self._watch.enter(Phase.APPLY, step)
+        result = self._outcome(step, total)
+        if self._prober.is_on and (why := self._suspicion(result, total)):
+            yield from self._prober.probe_all(step, owners, self._leaves, self._group, reason=why)
+        self._commit(step, total, result)
         self._recovering = False
         self._first_owners = ()
         return result
 
-    def _owners(self) -> tuple[int, ...]:
+    def _owners(self, step: int) -> tuple[int, ...]:
         assert self._group is not None
         if self._first_owners:
             return self._first_owners
-        return assign_shares(self._rules.num_shares or self._group.size, self._group.members)
+        if self._rules.num_shares:
+            return self._balancer.owners(step, self._group)
+        return assign_shares(self._group.size, self._group.members)
 
     def _compute_shares(self, step: int, owners: Sequence[int]) -> Asking[None]:
         assert self._group is not None
@@ -269,6 +315,24 @@ class StepRunner:
             self._recorder.event("share", step=step, share=share)
 
     def _compute_share(self, step: int, share: int) -> Asking[Tensor]:
+        leaf = yield from self._gradients_of(step, share)
+        self._faults.slow_down(step, time.perf_counter() - self._share_began_s)
+        self._faults.in_timer(Clock.COMPUTE, step)
+        self._balancer.note(time.perf_counter() - self._share_began_s)
+        self._faults.at_phase(Phase.COMPUTE, step)
+        if self._faults.poisons(step):
+            leaf[:1].fill_(math.nan)
+        self._faults.flip(leaf[: self._state.num_elements], step, of=GRADIENT)
+        return leaf
+
+    def _compute_again(self, step: int, share: int) -> Asking[Tensor]:
+        """A share that was computed already, for comparison: no planted fault strikes it, and no work is counted."""
+        tokens, targets = self.work.tokens, self.work.targets
+        leaf = yield from self._gradients_of(step, share)
+        self.work.tokens, self.work.targets = tokens, targets
+        return leaf
+
+    def _gradients_of(self, step: int, share: int) -> Asking[Tensor]:
         leaf = self._free.pop() if self._free else self._new_leaf()
         tail = leaf[self._state.num_elements : self._length]
         tail.zero_()
@@ -281,7 +345,7 @@ class StepRunner:
         microbatches = self._load(step, first, end - first)
         self._faults.in_timer(Clock.INPUT_WAIT, step)
         self._recorder.switch(outer)
-        started = time.perf_counter()
+        self._share_began_s = time.perf_counter()
         for number, microbatch in enumerate(microbatches):
             self._watch.move()
             self._watch.raise_if_fenced()
@@ -296,17 +360,36 @@ class StepRunner:
             self.work.targets += computed.targets
         if self._model is not None:
             self._model.end_share()
-        self._faults.slow_down(step, time.perf_counter() - started)
-        self._faults.in_timer(Clock.COMPUTE, step)
-        self._faults.at_phase(Phase.COMPUTE, step)
-        if self._faults.poisons(step):
-            leaf[:1].fill_(math.nan)
         return leaf
 
-    def _request(self, position: int, wanted: bool) -> None:
+    def _wishes(self, requests: Requests) -> Iterator[tuple[int, float]]:
+        """What this rank says behind its gradients: what it wants, and as the lead what it takes for ordinary."""
+        assert self._group is not None
+        yield STOP_REQUESTS, requests.stop
+        yield BORDER_REQUESTS, requests.border
+        yield SKIP_REQUESTS, requests.skip
+        is_lead = self._group.rank == self._group.members[0]
+        losses = [result.loss for result in self._applied if result.loss is not None]
+        norms = [result.grad_norm for result in self._applied if result.grad_norm is not None]
+        calm = (
+            spike_limits(losses, norms, self._rules.spikes) if is_lead else SpikeLimits(loss=0, grad_norm=0)
+        )
+        yield NORM_LIMIT, suspicious_norm(norms) if is_lead and self._prober.is_on else 0.0
+        yield SPIKE_LOSS, calm.loss
+        yield SPIKE_NORM, calm.grad_norm
+
+    def _suspicion(self, result: StepResult, total: Tensor) -> str:
+        """Why the shares of a step are looked at again before it is applied; empty if there is no reason."""
+        limit = float(total[self._state.num_elements + NORM_LIMIT])
+        norm = result.grad_norm
+        if norm is None or (math.isfinite(norm) and norm <= limit):
+            return ""
+        return f"the gradient norm is {norm:.3g}, and at most {limit:.3g} was expected"
+
+    def _request(self, position: int, wanted: float) -> None:
         """Write a request into the first own leaf's tail, and take back what an earlier try wrote."""
         for number, share in enumerate(sorted(self._leaves)):
-            self._leaves[share][self._state.num_elements + position] = float(wanted and number == 0)
+            self._leaves[share][self._state.num_elements + position] = float(wanted) if number == 0 else 0.0
 
     def _reduce(self, step: int, owners: Sequence[int]) -> Tensor:
         assert self._group is not None
@@ -339,7 +422,7 @@ class StepRunner:
         self._watch.enter(phase, step)
         outer = self._recorder.switch(Clock.COMM)
         started_ns = time.monotonic_ns()
-        with self._watch.waiting():
+        with self._watch.waiting(name):
             call()
         ended_ns = time.monotonic_ns()
         self._recorder.switch(outer, at_ns=ended_ns)
@@ -347,22 +430,28 @@ class StepRunner:
         if self._group is not None:
             self.work.sent_bytes += self._group.tally.taken()
 
-    def _commit(self, step: int, total: Tensor) -> StepResult:
-        self._watch.enter(Phase.APPLY, step)
-        self._faults.at_phase(Phase.APPLY, step)
-        with self._recorder.within(Clock.COMPUTE):
-            return self._apply(step, total)
-
-    def _apply(self, step: int, total: Tensor) -> StepResult:
+    def _outcome(self, step: int, total: Tensor) -> StepResult:
+        """What all shares together give, before anything is changed by it."""
         length = self._state.num_elements
         tail = total[length : self._length].tolist()
-        lr = self._learning_rate(step)
-        result = StepResult.of_sums(step, tail, squares=lambda: sum_of_squares(total[:length]), lr=lr)
-        if result.is_applied and result.grad_norm is not None:
+        with self._recorder.within(Clock.COMPUTE):
+            result = StepResult.of_sums(
+                step,
+                tail,
+                squares=lambda: sum_of_squares(total[:length]),
+                lr=self._learning_rate(step),
+            )
+        return judged(result, tail, self._rules.spikes)
+
+    def _commit(self, step: int, total: Tensor, result: StepResult) -> None:
+        self._faults.at_phase(Phase.APPLY, step)
+        if not result.is_applied or result.grad_norm is None:
+            return
+        with self._recorder.within(Clock.COMPUTE):
             scale = scale_of(result.targets, result.grad_norm, self._rules.clip)
-            torch.mul(total[:length], scale, out=self._gradients)
-            self._optimizer.step(self._state.groups(self._gradients), lr=lr)
-        return result
+            torch.mul(total[: self._state.num_elements], scale, out=self._gradients)
+            self._optimizer.step(self._state.groups(self._gradients), lr=result.lr)
+        self._applied.append(result)
 
     def _recycle(self) -> None:
         self._free += self._leaves.values()
@@ -374,6 +463,18 @@ class StepRunner:
     def _group_size(self) -> int:
         assert self._group is not None
         return self._group.size
+
+
+def judged(result: StepResult, tail: Sequence[float], rules: SpikeRules) -> StepResult:
+    """The result with what all agreed on about it: whether it is a spike, and whether it is applied all the same."""
+    if tail[SKIP_REQUESTS] > 0:
+        return replace(result, is_applied=False, is_left_out=True)
+    if not result.is_applied or result.loss is None or result.grad_norm is None:
+        return result
+    limits = SpikeLimits(loss=tail[SPIKE_LOSS], grad_norm=tail[SPIKE_NORM])
+    spike = "" if rules.answer is SpikeAnswer.OFF else spike_reason(result.loss, result.grad_norm, limits)
+    is_applied = not spike or rules.answer is SpikeAnswer.MARK
+    return replace(result, spike=spike, is_applied=is_applied)
 
 
 def scale_of(targets: int, norm: float, clip: float | None) -> float:

@@ -3,19 +3,23 @@
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trimtab.policy.wire import Committed, Finished, Form, Note, Parked, Trouble
+import torch
+
+from trimtab.policy.spikes import SpikeRules, decide_spike
+from trimtab.policy.wire import Accused, Committed, Finished, Form, Note, Parked, Trouble
 from trimtab.runtime.agent_link import Dismissed, Fenced, Link
+from trimtab.runtime.asking import Asking, Computed, answered
 from trimtab.runtime.devices import peak_memory_bytes
-from trimtab.runtime.errors import CollectiveError, RankError
+from trimtab.runtime.errors import CollectiveError, CorruptionError, RankError
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.keeping import Keeper
 from trimtab.runtime.process_groups import Group, Rendezvous
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.run_state import CaughtUp, RunState
-from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work, answered
+from trimtab.runtime.run_state import CaughtUp, RunState, as_lead_says
+from trimtab.runtime.step import Requests, StepResult, Work
 from trimtab.runtime.watch import Watch
 from trimtab.spec import OnNonfinite
 from trimtab.terms import Clock, Phase
@@ -32,6 +36,8 @@ class TrainerRules:
     Args:
         on_nonfinite: What to do with a step whose loss or gradient is not finite.
         rolls_back_on_loss: After a loss all take the newest checkpoint, instead of finishing the step.
+        spikes: What is done about a step that is far from those before.
+        compare_every: Steps between two comparisons of the replicas; 0: never.
         digest_every: Steps between two hashes of the weights that go into the journal; 0: none.
         unigram_entropy: Of the held-out targets, in nats; what a model that ignores context can reach.
         evaluate_every: Steps between evaluations; 0: only at the end.
@@ -45,6 +51,8 @@ class TrainerRules:
     device_kind: str
     on_nonfinite: OnNonfinite
     rolls_back_on_loss: bool = False
+    spikes: SpikeRules = field(default_factory=SpikeRules)
+    compare_every: int = 0
     digest_every: int = 0
     unigram_entropy: float | None = None
 
@@ -60,6 +68,12 @@ class Runner(Protocol):
 
     def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
         """Take part in an epoch that begins with a step, in which these own its shares."""
+
+    def rewind(self, step: int) -> None:
+        """The state is that of before a step again: what was seen of this step and later ones is over."""
+
+    def forget(self) -> None:
+        """Keep no gradients of the present step."""
 
     def leave(self) -> None:
         """Let go of the epoch."""
@@ -122,6 +136,9 @@ class Trainer:
         self._members: tuple[int, ...] = ()
         self._groups: list[Group] = []
         self._rolled_back: set[int] = set()
+        self._left_out: set[int] = set()
+        self._undecided = -1
+        self._sound: int | None = None
         self._stop_agreed = False
         self._loss: float | None = None
         self._eval_loss: float | None = None
@@ -150,10 +167,34 @@ class Trainer:
         """When a collective breaks, wait for the fence: it says what happened, and when."""
         try:
             yield from self._train_epoch(form, rendezvous)
+        except CorruptionError as error:
+            self._after_corruption(error, form.epoch)
         except CollectiveError as error:
             self._link.send(Trouble(epoch=form.epoch, error=str(error), t_ns=time.monotonic_ns()))
-            with self._watch.waiting():
-                self._link.wait_for_end()
+        else:
+            return
+        with self._watch.waiting():
+            self._link.wait_for_end()
+
+    def _after_corruption(self, error: CorruptionError, epoch: int) -> None:
+        """Name who is wrong, or try again if nobody knows; and forget what may have been spoilt by then.
+
+        Raises: RankError if the same step gives other bits again, and nobody can be named.
+        """
+        now_ns, step = time.monotonic_ns(), error.step
+        if error.is_state:
+            self._sound = max(0, step - self._rules.compare_every)
+        if error.verdict.liar is not None:
+            reason = f"{error} (step {step})"
+            self._link.send(
+                Accused(epoch=epoch, rank=error.verdict.liar, step=step, reason=reason, t_ns=now_ns)
+            )
+            return
+        if self._undecided == step:
+            raise RankError(f"step {step} gives other bits whenever it is computed: {error}")
+        self._undecided = step
+        self._runner.forget()
+        self._link.send(Trouble(epoch=epoch, error=str(error), t_ns=now_ns))
 
     def _park(self, rendezvous: Rendezvous) -> None:
         self._link.send(
@@ -189,11 +230,15 @@ class Trainer:
         self._keeper.enter(group, num_losses=num_losses if needs_checkpoint else 0)
         if needs_checkpoint:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
+        self._leave_unsound_steps(group)
+        self._stop_agreed |= form.is_last
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
             yield StepBegins(step=self._committed)
             result = yield from self._step(group, form)
-            if not result.is_applied and result.targets:
+            if result.spike:
+                self._after_spike(group, result)
+            elif not result.is_applied and result.targets and not result.is_left_out:
                 self._after_nonfinite(group, result.step)
             self._stop_agreed = result.stop_agreed
             self._keeper.at_border(self._committed)
@@ -201,10 +246,64 @@ class Trainer:
                 raise _BorderReached("newcomers wait")
         self._finish(group)
 
+    def _leave_unsound_steps(self, group: Group) -> None:
+        """If replicas differed: back to a checkpoint of before, for what came after may have been spoilt by one of them.
+
+        Without such a checkpoint those who agreed go on with what they hold; if nobody did, all begin again.
+        """
+        if not self._rules.compare_every or (group.size == 1 and self._sound is None):
+            return
+        word = torch.tensor([-1 if self._sound is None else self._sound, self._undecided], dtype=torch.int64)
+        with self._watch.waiting("all_reduce"):
+            group.all_reduce(word, operation="max")
+        self._sound = None
+        sound, undecided = word.tolist()
+        if sound < 0:
+            return
+        is_lead = self._rank == group.members[0]
+        must = undecided >= self._committed
+        if not as_lead_says(group, must or (is_lead and self._keeper.has_one_until(sound))):
+            text = f"replicas differed after step {sound}, and there is no checkpoint of before: their majority goes on"
+            self._keeper.warn(text)
+            return
+        if is_lead:
+            self._keeper.set_aside_after(sound)
+        self._runner.forget()
+        self._go_back(
+            group, f"replicas differed, and nobody knows since when: step {sound} is the last that was sound"
+        )
+
     def _count_losses(self, group: Group) -> int:
         lost = len(set(self._members) - set(group.members))
         self._members = group.members
         return lost
+
+    def _after_spike(self, group: Group, result: StepResult) -> None:
+        """What the job says about a step that is far from those before; all ranks have judged it alike."""
+        is_lead = self._rank == group.members[0]
+        complete = self._keeper.complete_steps() if is_lead else ()
+        decision = decide_spike(
+            result.step, result.spike, complete, self._rules.spikes, gone_back_from=self._left_out
+        )
+        pinned = -1 if decision.pinned is None else decision.pinned
+        word = torch.tensor([pinned, decision.goes_back], dtype=torch.int64)
+        group.broadcast(word, source=group.members[0])
+        pinned, goes_back = word.tolist()
+        if pinned >= 0:
+            self._keeper.pin(pinned)
+        if is_lead:
+            fields = {"step": result.step, "suspect": list(decision.suspect), "reason": decision.reason}
+            self._note("spike", {**fields, "pinned": decision.pinned})
+        if not goes_back:
+            return
+        self._left_out.add(result.step)
+        if is_lead:
+            self._keeper.set_aside_after(max(pinned, 0))
+        self._go_back(group, f"step {result.step} is a spike")
+
+    def _note(self, kind: str, fields: dict[str, Any]) -> None:
+        self._recorder.event(kind, **fields)
+        self._link.send(Note(kind=kind, t_ns=time.monotonic_ns(), fields=fields))
 
     def _after_nonfinite(self, group: Group, step: int) -> None:
         """What the job says about a step whose loss or gradient is not finite; its update was not applied."""
@@ -229,6 +328,7 @@ class Trainer:
         """Everybody takes the newest checkpoint."""
         self._keeper.wait()
         self._committed = self._state.take_back(group, self._keeper.load)
+        self._runner.rewind(self._committed)
         if self._rank == group.members[0]:
             self._tell_rollback(reason)
 
@@ -236,7 +336,7 @@ class Trainer:
         self._watch.enter(Phase.REFORM, form.step)
         self._faults.at_phase(Phase.REFORM, form.step)
         store = self._link.connect(form, rendezvous) if len(form.members) > 1 else None
-        with self._watch.waiting():
+        with self._watch.waiting(f"forming epoch {form.epoch}"):
             everybody = Group(
                 members=form.members,
                 rank=self._rank,
@@ -278,7 +378,11 @@ class Trainer:
         self._recorder.switch(Clock.UNATTRIBUTED, at_ns=started_ns)
         step = self._committed
         self._faults.outside_timers(step)
-        requests = Requests(stop=self._link.is_stop_wanted, border=self._link.is_border_wanted)
+        requests = Requests(
+            stop=self._link.is_stop_wanted,
+            border=self._link.is_border_wanted,
+            skip=step in self._left_out,
+        )
         self.result = result = yield from self._runner.ask(step, requests)
         self._committed = step + 1
         self._loss = result.loss
@@ -310,8 +414,7 @@ class Trainer:
             }
             self._recorder.event("commit", step=result.step, applied=result.is_applied, **metrics)
         if not result.is_applied:
-            reason = "no valid token" if result.targets == 0 else "loss or gradient is not finite"
-            self._recorder.event("skipped", step=result.step, reason=reason)
+            self._recorder.event("skipped", step=result.step, reason=_why_not_applied(result))
         self._link.send(Committed(epoch=form.epoch, step=result.step, t_ns=ended_ns, metrics=metrics))
 
     def _record_work(self, kind: str, step: int, epoch: int, started_ns: int, ended_ns: int) -> None:
@@ -380,3 +483,11 @@ class Trainer:
         self._link.send(Finished(step=self._committed, is_stopped=self._stop_agreed, results=results))
         with self._watch.waiting():
             self._link.wait_for_end()
+
+
+def _why_not_applied(result: StepResult) -> str:
+    if result.targets == 0:
+        return "no valid token"
+    if result.is_left_out:
+        return "its samples are left out, for it was a spike"
+    return result.spike or "loss or gradient is not finite"

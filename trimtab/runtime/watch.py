@@ -20,8 +20,8 @@ class Watch(Protocol):
     def move(self) -> None:
         """There is progress."""
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """A block in which this rank waits for peers: being stuck there is not its fault."""
+    def waiting(self, operation: str = "") -> AbstractContextManager[None]:
+        """A block in which this rank waits for peers, in a collective if it is named: being stuck is not its fault."""
 
     def raise_if_fenced(self) -> None:
         """Raise Fenced if the epoch is over."""
@@ -44,9 +44,11 @@ class LinkWatch:
         self._link.progress.count += 1
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self, operation: str = "") -> Iterator[None]:
         """See Watch."""
         progress = self._link.progress
+        if operation:
+            progress.operation = f"{operation} of step {progress.step}"
         progress.is_waiting = True
         try:
             yield

@@ -1,7 +1,6 @@
 """`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input."""
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 from trimtab.policy.wire import Failed
 from trimtab.runtime.agent_link import AgentLink
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.tickets import open_recorder, take_ticket
+from trimtab.runtime.tickets import hear_stop_notices, open_recorder, take_ticket
 from trimtab.terms import InputError, TrimtabError
 
 
@@ -28,7 +27,7 @@ def main() -> None:
         beat_s=ticket["settings"]["beat_s"],
         own_address=ticket["address"],
     )
-    signal.signal(signal.SIGTERM, lambda _number, _frame: link.ask_to_stop())
+    hear_stop_notices(link.ask_to_stop)
     code = _work(ticket, recorder, link)
     sys.stdout.flush()
     sys.stderr.flush()

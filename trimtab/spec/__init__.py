@@ -8,7 +8,6 @@ from trimtab.spec.cards import (
     Constant,
     Cosine,
     Data,
-    Detection,
     Engine,
     Environment,
     Evaluate,
@@ -31,8 +30,17 @@ from trimtab.spec.cards import (
     Train,
     TrainedTokenizer,
 )
+from trimtab.spec.detection import Detection
 from trimtab.spec.errors import JobFileError, Place, Problem, SpecError, StrategyError, YamlError
-from trimtab.spec.injections import IN_WRITER, NO_TIMER, FaultKind, Injection, parse_injections
+from trimtab.spec.injections import (
+    GRADIENT,
+    IN_WRITER,
+    NO_TIMER,
+    PARAMETER,
+    FaultKind,
+    Injection,
+    parse_injections,
+)
 from trimtab.spec.job_files import LoadedJob, load_job
 from trimtab.spec.language import (
     Layout,
@@ -45,10 +53,13 @@ from trimtab.spec.language import (
     resolve_mesh,
 )
 from trimtab.spec.schema import job_schema
+from trimtab.spec.spiking import OnSpike, SpikeAnswer
 
 __all__ = [
+    "GRADIENT",
     "IN_WRITER",
     "NO_TIMER",
+    "PARAMETER",
     "AdamW",
     "Bpe",
     "Checkpoint",
@@ -73,6 +84,7 @@ __all__ = [
     "Mesh",
     "Model",
     "OnNonfinite",
+    "OnSpike",
     "Optimizer",
     "Orchestration",
     "Packing",
@@ -86,6 +98,7 @@ __all__ = [
     "Schedule",
     "Sgd",
     "SpecError",
+    "SpikeAnswer",
     "StepDecay",
     "StrategyError",
     "Train",

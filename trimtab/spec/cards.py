@@ -28,6 +28,8 @@ from trimtab.spec.card_types import (
     Word,
     Words,
 )
+from trimtab.spec.detection import Detection
+from trimtab.spec.spiking import OnSpike
 from trimtab.terms import ComputeType, OnLoss
 
 
@@ -318,6 +320,8 @@ class Train(Card):
     on_nonfinite: Annotated[OnNonfinite, Field(strict=False)] = OnNonfinite.SKIP
     """A loss or gradient that is not finite: skip the step, stop the run, or rollback to the newest
     checkpoint. Default: skip."""
+    on_spike: OnSpike = OnSpike()
+    """A loss or gradient norm far above those before. Default: {answer: mark}."""
 
 
 class Engine(StrEnum):
@@ -437,21 +441,6 @@ class Checkpoint(Card):
         return tuple(place.removeprefix("env:") for place in places if place and place.startswith("env:"))
 
 
-class Detection(Card):
-    """How long a rank may be silent or stand still, by what it is doing."""
-
-    heartbeat: Duration = 2.0
-    """Silence after which a rank is declared dead, in seconds. Default: 2s."""
-    progress: Duration = 60.0
-    """Longest time without progress in a step, in seconds. Default: 60s."""
-    save: Duration = 300.0
-    """Longest time of one save, in seconds. Default: 300s."""
-    evaluation: Duration = 300.0
-    """Longest time without progress in an evaluation, in seconds. Default: 300s."""
-    first_step: Duration = 120.0
-    """Longest time without progress before the first step ends, in seconds. Default: 120s."""
-
-
 class RestartLimits(Card):
     """How often a run is started again, by what ended it."""
 
@@ -483,10 +472,13 @@ class FaultTolerance(Card):
     """Steps between two hashes of the weights that every rank writes into its journal; 0: none. Default: 0."""
     replace: bool = False
     """Start a new process for a lost rank, which joins at a step border. Default: false."""
+    balance: NaturalInt = 8
+    """Steps between two looks at how long a share takes each rank, after which slow ones give shares to others; 0:
+    never. Default: 8."""
     checkpoint: Checkpoint = Checkpoint()
     """Saved states. Default: adaptive, the newest 3."""
     detection: Detection = Detection()
-    """Limits after which a rank is declared dead. Default: 2s of silence, 60s without progress."""
+    """Limits after which a rank is declared dead. Default: {deadline: 60s}, from which all follow."""
     restarts: RestartLimits = RestartLimits()
     """Limits on restarts."""
 

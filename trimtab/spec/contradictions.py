@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trimtab.spec.cards import Compile, Data, Engine, Job, Model, OnNonfinite, Train, TrainedTokenizer
 from trimtab.spec.constants import divisors
 from trimtab.spec.fields import Path
+from trimtab.spec.spiking import SpikeAnswer
 from trimtab.terms import OnLoss, format_seconds, read_address
 
 
@@ -245,6 +246,10 @@ def _return_to_a_checkpoint(job: Job) -> Iterator[Contradiction]:
         message = "on_nonfinite rollback goes back to a checkpoint, and checkpoint.every is off"
         paths = (("train", "on_nonfinite"), CHECKPOINT_EVERY)
         yield Contradiction(message=message, paths=paths, hint="Use every: adaptive, or on_nonfinite: skip.")
+    if job.train.on_spike.answer is SpikeAnswer.ROLLBACK:
+        message = "on_spike rollback goes back to a checkpoint, and checkpoint.every is off"
+        where = (("train", "on_spike", "answer"), CHECKPOINT_EVERY)
+        yield Contradiction(message=message, paths=where, hint="Use every: adaptive, or answer: skip.")
     if job.fault_tolerance.checkpoint.keep_best:
         message = "keep_best keeps a checkpoint, and checkpoint.every is off"
         yield Contradiction(message=message, paths=(KEEP_BEST, CHECKPOINT_EVERY), hint="Use every: adaptive.")
@@ -286,8 +291,9 @@ def _detection(job: Job) -> Iterator[Contradiction]:
     for shorter, longer, reason in (
         ("heartbeat", "progress", "a dead rank would count as a slow one"),
         ("progress", "first_step", "the first step would have less time than the others"),
+        ("progress", "step", "a rank would be blamed for a step before it could be for standing still"),
     ):
-        short_s, long_s = getattr(limits, shorter), getattr(limits, longer)
+        short_s, long_s = limits.limit_s(shorter), limits.limit_s(longer)
         if short_s > long_s:
             message = (
                 f"detection.{shorter} is {format_seconds(short_s)} and detection.{longer} is "
@@ -295,6 +301,15 @@ def _detection(job: Job) -> Iterator[Contradiction]:
             )
             paths = ((*section, shorter), (*section, longer))
             yield Contradiction(message=message, paths=paths, hint=f"Keep {shorter} at or below {longer}.")
+
+
+def _probe(job: Job) -> Iterator[Contradiction]:
+    if job.fault_tolerance.detection.probe and job.fault_tolerance.shares == "off":
+        message = "detection.probe computes shares again, and fault_tolerance.shares is off"
+        paths = (("fault_tolerance", "detection", "probe"), SHARES)
+        yield Contradiction(
+            message=message, paths=paths, hint="Give shares a number or auto, or set probe: 0."
+        )
 
 
 def _environment(job: Job) -> Iterator[Contradiction]:
@@ -355,6 +370,7 @@ RULES: tuple[Callable[[Job], Iterator[Contradiction]], ...] = (
     _warmup,
     _momentum,
     _detection,
+    _probe,
     _environment,
     _several_hosts,
 )

@@ -15,14 +15,20 @@ class FaultKind(StrEnum):
     """The rank sends itself SIGKILL."""
     STOP = "stop"
     """The rank sends itself SIGSTOP: it hangs without dying."""
+    HANG = "hang"
+    """The rank's main thread gets nowhere, for ever; its heartbeat goes on."""
+    LIVELOCK = "livelock"
+    """The rank's main thread is busy for ever: it tells progress and finishes nothing."""
     SLOW = "slow"
-    """The rank computes every share ``factor`` times as long from ``step`` on."""
+    """The rank computes every share ``factor`` times as long from ``step`` on, for ``steps`` steps if that is not 0."""
     SLEEP = "sleep"
     """The rank sleeps ``ms`` inside the timer of ``class`` (``none``: in no timer; ``writer``: in the background writer)."""
     RAISE = "raise"
     """The rank's own code raises."""
     NAN = "nan"
     """The loss and gradients of the rank's first share become NaN."""
+    BIT_FLIP = "bit-flip"
+    """One ``bit`` of one ``element`` flips: of the ``gradient`` of the rank's first share, or of its parameters."""
     DISCONNECT = "disconnect"
     """The rank's collective breaks although the rank lives."""
     DISK_FULL = "disk-full"
@@ -33,9 +39,19 @@ class FaultKind(StrEnum):
 
 NO_TIMER = "none"
 IN_WRITER = "writer"
-_PHASE_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.RAISE, FaultKind.DISCONNECT)
+GRADIENT, PARAMETER = "gradient", "parameter"
+_FLIPPED = (GRADIENT, PARAMETER)
+_PHASE_KINDS = (
+    FaultKind.KILL,
+    FaultKind.STOP,
+    FaultKind.HANG,
+    FaultKind.LIVELOCK,
+    FaultKind.RAISE,
+    FaultKind.DISCONNECT,
+)
 KEYS_OF_FAULTS = {
-    FaultKind.SLOW: ("rank", "step", "factor"),
+    FaultKind.SLOW: ("rank", "step", "factor", "steps"),
+    FaultKind.BIT_FLIP: ("rank", "step", "of", "bit", "element"),
     FaultKind.SLEEP: ("rank", "step", "ms", "class"),
     FaultKind.NAN: ("rank", "step"),
     FaultKind.DISK_FULL: ("step",),
@@ -56,11 +72,16 @@ class Injection:
     ms: float = 50.0
     factor: float = 2.0
     timer: str = NO_TIMER
+    steps: int = 0
+    of: str = GRADIENT
+    bit: int = 30
+    element: int = 0
 
     @property
     def mark(self) -> str:
         """Names this fault among others of a run, as part of a file's name."""
-        return f"{self.kind}-rank{self.rank}-step{self.step}-{self.phase}-{self.timer}"
+        flip = f"-{self.of}-{self.bit}-{self.element}" if self.kind is FaultKind.BIT_FLIP else ""
+        return f"{self.kind}-rank{self.rank}-step{self.step}-{self.phase}-{self.timer}{flip}"
 
     @property
     def text(self) -> str:
@@ -130,16 +151,25 @@ def _parse(text: str, devices: int) -> Injection:
 def _value(text: str, key: str, value: str) -> object:
     try:
         match key:
-            case "rank" | "step":
+            case "rank" | "step" | "steps" | "element":
                 return int(value)
+            case "bit":
+                return range(32)[int(value)]
+            case "of":
+                return _FLIPPED[_FLIPPED.index(value)]
             case "ms" | "factor":
                 return float(value)
             case "phase":
                 return Phase(value)
             case _:
                 return SLEEPS_IN[SLEEPS_IN.index(value)]
-    except ValueError:
-        allowed = {"phase": ", ".join(Phase), "class": ", ".join(SLEEPS_IN)}.get(key, "a number")
+    except (ValueError, IndexError):
+        allowed = {
+            "phase": ", ".join(Phase),
+            "class": ", ".join(SLEEPS_IN),
+            "of": ", ".join(_FLIPPED),
+            "bit": "0 to 31",
+        }.get(key, "a number")
         raise InputError(f"--inject {text}: {key}={value} is not valid; required: {allowed}") from None
 
 

@@ -64,10 +64,21 @@ def find_origins(tree: MappingValue, job: Job) -> dict[str, str]:
 
 
 def write_yaml(job: Job, origins: Mapping[str, str]) -> str:
-    """The job as a complete job file, each value followed by its origin in a comment."""
+    """The job as a complete job file, each value followed by its origin in a comment.
+
+    A limit of detection that is ``auto`` stays so, for it follows from the deadline; the comment says what it is.
+    """
     lines = [f"# The resolved job file of {job.run}: every value, and where it came from."]
-    lines += yaml_lines(plain_values(job), origins)
+    lines += yaml_lines(plain_values(job), {**origins, **dict(_derived(job, origins))})
     return "\n".join(lines) + "\n"
+
+
+def _derived(job: Job, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    detection = job.fault_tolerance.detection
+    for name, limit_s in detection.limits_s().items():
+        if getattr(detection, name) == "auto":
+            path = f"fault_tolerance.detection.{name}"
+            yield path, f"{origins.get(path, 'default')}: {limit_s:g} s, by deadline"
 
 
 def yaml_lines(

@@ -29,6 +29,7 @@ class LedgerClass(StrEnum):
     DETECT = "detect"
     RESTART = "restart"
     DEGRADED = "degraded"
+    PROBE = "probe"
     EVALUATION = "evaluation"
     QUEUE_IDLE = "queue_idle"
     UNATTRIBUTED = "unattributed"
@@ -58,6 +59,7 @@ class Clock(StrEnum):
     RESTART = "restart"
     DEGRADED = "degraded"
     BUBBLE = "bubble"
+    PROBE = "probe"
 
 
 _LAYERS = {
@@ -74,6 +76,7 @@ _LAYERS = {
     LedgerClass.DETECT: Layer.STABILITY,
     LedgerClass.RESTART: Layer.STABILITY,
     LedgerClass.DEGRADED: Layer.STABILITY,
+    LedgerClass.PROBE: Layer.STABILITY,
     LedgerClass.EVALUATION: Layer.DECISION,
     LedgerClass.QUEUE_IDLE: Layer.DECISION,
     LedgerClass.UNATTRIBUTED: Layer.UNATTRIBUTED,

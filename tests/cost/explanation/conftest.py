@@ -8,7 +8,7 @@ import pytest
 from tests.plan.conftest import MACHINE, PlanOf
 from trimtab.catalog import Cluster, cluster
 from trimtab.cost.explanation import Asked, Explanation, explanation
-from trimtab.cost.explanation.document import CheckpointFacts, ModelFacts, OnLossFacts
+from trimtab.cost.explanation.document import CheckpointFacts, DetectionFacts, ModelFacts, OnLossFacts
 from trimtab.plan.physical import Plan
 from trimtab.spec import Program, parse_strategy
 from trimtab.terms import OnLoss
@@ -46,6 +46,13 @@ def asked_of(
             rule=rule, strongest=rule, reason="", guarantee="", decided_by="default", limited_by=""
         ),
         checkpoints=CheckpointFacts(every=every, keep=3, decided_by="run.yaml:8"),
+        detection=DetectionFacts(
+            deadline_s=60.0,
+            limits_s={"heartbeat": 2.0},
+            probe_share=0.0,
+            compare_every=100,
+            decided_by="default",
+        ),
         origins={"fault_tolerance.shares": "run.yaml:9"},
     )
 

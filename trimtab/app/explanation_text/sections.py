@@ -124,6 +124,22 @@ def _plan(found: Explanation, width: int) -> Iterator[Line]:
     saves = found.checkpoints
     cadence = f"every {saves.every} steps" if isinstance(saves.every, int) else saves.every
     yield from _fact("checkpoints", f"{cadence}, the newest {saves.keep} kept", width, saves.decided_by)
+    yield from _detection(found, width)
+
+
+def _detection(found: Explanation, width: int) -> Iterator[Line]:
+    facts = found.detection
+    limits = ", ".join(f"{name.replace('_', ' ')} {limit_s:g} s" for name, limit_s in facts.limits_s.items())
+    yield from _fact("detection", f"at the latest after: {limits}", width, facts.decided_by)
+    looks = []
+    if facts.probe_share:
+        looks.append(
+            f"{facts.probe_share:.3g} of the shares are computed twice, about {facts.probe_share:.2%} more compute"
+        )
+    if facts.compare_every:
+        looks.append(f"replicas are compared every {counted(facts.compare_every, 'step')}")
+    if looks:
+        yield from _fact("", "; ".join(looks), width)
 
 
 def _where(found: Explanation, width: int) -> Iterator[Line]:

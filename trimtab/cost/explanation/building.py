@@ -16,6 +16,7 @@ from trimtab.cost.explanation.document import (
     CheckpointFacts,
     CostFacts,
     DecisionFacts,
+    DetectionFacts,
     Explanation,
     Formula,
     LaneFacts,
@@ -64,6 +65,7 @@ class Asked:
         usd_per_device_hour: What the user pays; None for the catalog's price.
         on_loss: The rule that holds.
         checkpoints: When the state is saved.
+        detection: How lost and wrong ranks are found.
         origins: The line of each key of the job file, by dotted path.
         allocated: What the runtime allocates on the rank that needs most, for plans that it runs; it replaces what
             is counted from the plan.
@@ -81,6 +83,7 @@ class Asked:
     usd_per_device_hour: float | None
     on_loss: OnLossFacts
     checkpoints: CheckpointFacts
+    detection: DetectionFacts
     origins: Mapping[str, str]
     allocated: AllocatedMemory | None = None
     replicated: ReplicatedFacts | None = None
@@ -120,6 +123,7 @@ def explanation(plan: Plan, asked: Asked) -> Explanation:
         cost=_cost(found, asked),
         on_loss=asked.on_loss,
         checkpoints=asked.checkpoints,
+        detection=asked.detection,
         decisions=tuple(_decisions(plan, asked.program)),
         warnings=(),
         replicated=asked.replicated,
@@ -167,6 +171,7 @@ def unplanned(asked: Asked, mesh: Mesh) -> Explanation:
         cost=_cost(Estimate(unknown="the shapes of the model are known to torch only"), asked),
         on_loss=asked.on_loss,
         checkpoints=asked.checkpoints,
+        detection=asked.detection,
         decisions=(),
         warnings=(),
         replicated=None,

@@ -464,6 +464,25 @@ class CheckpointFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DetectionFacts:
+    """How lost, slow and wrong ranks are found.
+
+    Args:
+        deadline_s: From which the limits follow.
+        limits_s: All of them in seconds, by key of the job file.
+        probe_share: Part of the shares that a second rank computes again; so much more compute it costs.
+        compare_every: Steps between two comparisons of the replicas' parameters; 0 for none before the end.
+        decided_by: The line of the deadline.
+    """
+
+    deadline_s: float
+    limits_s: Mapping[str, float]
+    probe_share: float
+    compare_every: int
+    decided_by: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MfuFacts:
     """Model FLOPs over the declared peak.
 
@@ -704,6 +723,7 @@ class Explanation:
         cost: Time and dollars.
         on_loss: What happens when a rank dies.
         checkpoints: When the full state is saved.
+        detection: How lost and wrong ranks are found.
         decisions: Which line decided what, by table.
         warnings: What may be meant otherwise.
         replicated: What this release runs; null for a plan that splits more than the batch.
@@ -727,6 +747,7 @@ class Explanation:
     cost: CostFacts
     on_loss: OnLossFacts
     checkpoints: CheckpointFacts
+    detection: DetectionFacts
     decisions: tuple[TableFacts, ...]
     warnings: tuple[Caution, ...]
     replicated: ReplicatedFacts | None

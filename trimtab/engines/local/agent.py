@@ -19,7 +19,7 @@ from trimtab.engines.local.rank_host import RankHost
 from trimtab.engines.local.tokens import take_token, token_path
 from trimtab.engines.local.uplink import Caller, Uplink
 from trimtab.engines.resizing import take_wanted_devices
-from trimtab.engines.stop_signals import StopSignals
+from trimtab.engines.stop_signals import StopSignals, is_warned_again
 from trimtab.policy import events, host_wire
 from trimtab.policy.coordinator import AgentOrder, Conclude, Line
 from trimtab.policy.quorum import FIRST
@@ -105,6 +105,7 @@ class Agent:
         now_s = time.monotonic()
         self._coordinator.turn()
         self._uplink.turn()
+        self._ranks.see_stopped()
         wanted = take_wanted_devices(self._launch.folder)
         if wanted is not None:
             self._uplink.report(events.ResizeAsked(devices=min(wanted, self._launch.devices)))
@@ -150,7 +151,8 @@ class Agent:
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
-            self._give_up("stopped by force: a second signal arrived")
+            if not is_warned_again(self._signal, number):
+                self._give_up("stopped by force: a second signal arrived")
             return
         self._signal = number
         self._stop_deadline_s = time.monotonic() + self._launch.grace_s

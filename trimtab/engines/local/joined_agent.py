@@ -107,6 +107,8 @@ class JoinedAgent:
         for key, _ in self._selector.select(_TURN_S):
             key.data()
         self._uplink.turn()
+        if self._ranks is not None:
+            self._ranks.see_stopped()
         self._mind_the_lease()
 
     def _mind_the_lease(self) -> None:

@@ -57,6 +57,8 @@ class RankHost:
         self._members: dict[Peer, tuple[int, int]] = {}
         self._strangers: set[Peer] = set()
         self._last_sign_ns: dict[int, int] = {}
+        self._stopped: set[tuple[int, int]] = set()
+        self._untold: list[Line] = []
         self.epoch = -1
         self._listener = socket.create_server(launch.agent_address, backlog=launch.devices + 8)
         self._listener.setblocking(False)
@@ -103,6 +105,18 @@ class RankHost:
         if process is not None and process.incarnation == incarnation and not process.is_reaped:
             self._dump_stacks()
             process.kill_group()
+
+    def see_stopped(self) -> None:
+        """Of ranks that should have been heard of by now, say which are stopped; the system knows."""
+        late_ns = time.monotonic_ns() - round(self._launch.limits.heartbeat_s * 1e9 / 2)
+        for rank in self._ranks.values():
+            who = (rank.rank, rank.incarnation)
+            is_late = not rank.is_reaped and self._last_sign_ns[rank.rank] < late_ns
+            if is_late and who not in self._stopped and rank.is_stopped():
+                self._stopped.add(who)
+                self._report(events.Stopped(rank=rank.rank, incarnation=rank.incarnation), [])
+            elif not is_late:
+                self._stopped.discard(who)
 
     def fence(self, reason: str) -> bool:
         """Have all ranks leave the epoch that they are in; whether there was one."""
@@ -196,7 +210,9 @@ class RankHost:
             is_clean=code == 0,
             fault_ns=min(time.monotonic_ns(), self._sign_of_life_ns(rank)),
         )
-        self._report(exited, [Line(kind=EventKind.EXITED, t_ns=time.monotonic_ns(), fields=fields)])
+        lines = [*self._untold, Line(kind=EventKind.EXITED, t_ns=time.monotonic_ns(), fields=fields)]
+        self._untold.clear()
+        self._report(exited, lines)
 
     def _sign_of_life_ns(self, rank: RankProcess) -> int:
         """The last moment at which a rank is known to have lived: a message, or a switch of its clocks."""
@@ -206,10 +222,13 @@ class RankHost:
 
     def _dump_stacks(self) -> None:
         """Have every rank that listens write its stacks into its log: a hang is explained by what all were doing."""
+        logs = {}
         for rank, _ in self._members.values():
             if not self._ranks[rank].is_reaped:
                 os.kill(self._ranks[rank].pid, signal.SIGUSR2)
+                logs[rank] = str(self._ranks[rank].log)
         time.sleep(_DUMP_S)
+        self._untold.append(Line(kind=EventKind.STACKS, t_ns=time.monotonic_ns(), fields={"logs": logs}))
 
     def _ticket(self, rank: int, incarnation: int) -> Ticket:
         launch = self._launch

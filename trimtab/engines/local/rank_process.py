@@ -27,6 +27,14 @@ class RankProcess:
         """Its process id, which is also its process group and session."""
         return self.process.pid
 
+    def is_stopped(self) -> bool:
+        """Whether the system has stopped it, by SIGSTOP or a debugger; False where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return fields.rpartition(")")[2].split()[0] in ("T", "t")
+
     def kill_group(self, number: int = signal.SIGKILL) -> None:
         """Signal the rank and every child it has; only its own session, which died with it if it is reaped."""
         try:

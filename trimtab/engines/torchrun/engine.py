@@ -18,7 +18,7 @@ from trimtab.engines.agent_journal import AgentJournal
 from trimtab.engines.engine import Observer, Outcome
 from trimtab.engines.errors import LaunchError
 from trimtab.engines.launch import Launch
-from trimtab.engines.stop_signals import StopSignals
+from trimtab.engines.stop_signals import StopSignals, is_warned_again
 from trimtab.engines.torchrun.rank_records import (
     RankEvent,
     RankJournals,
@@ -147,7 +147,8 @@ class _Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
-            self._force = "stopped by force: a second signal arrived"
+            if not is_warned_again(self._signal, number):
+                self._force = "stopped by force: a second signal arrived"
             return
         self._signal = number
         self._deadline_s = time.monotonic() + self._launch.grace_s + _AFTER_GRACE_S

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trimtab.policy.holdings import Ground, Holding, catch_up, newest_ground
 from trimtab.policy.wire import Form
+from trimtab.runtime.asking import Asking, Computed
 from trimtab.runtime.laid_out.contents import Contents
 from trimtab.runtime.laid_out.evaluation import LaidOutEvaluator
 from trimtab.runtime.laid_out.moving import Key, Move, covers
@@ -23,7 +24,7 @@ from trimtab.runtime.laid_out.snapshots import Snapshots, places_of
 from trimtab.runtime.laid_out.state import LaidOutState
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.run_state import CaughtUp, Parts, StateSource
-from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work
+from trimtab.runtime.step import Requests, StepResult, Work
 
 _COLUMNS = 8
 _MOST = 8
@@ -297,6 +298,12 @@ class ElasticRunner:
     def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
         """See Runner."""
         self._runner.enter(group, step=step, owners=owners)
+
+    def rewind(self, step: int) -> None:
+        """See Runner: nothing is remembered."""
+
+    def forget(self) -> None:
+        """See Runner: nothing is kept."""
 
     def leave(self) -> None:
         """See Runner."""

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trimtab.runtime.asking import Asking, Computed
 from trimtab.runtime.epoch_transport import EpochTransport
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.laid_out.snapshots import Snapshots
 from trimtab.runtime.lowering import IGNORED_TARGET, Members, Microbatch, Outcome, Rank
 from trimtab.runtime.process_groups import Group
 from trimtab.runtime.recorder import Recorder
-from trimtab.runtime.step import Asking, Computed, Requests, StepResult, Work
+from trimtab.runtime.step import Requests, StepResult, Work
 from trimtab.runtime.watch import Watch
 from trimtab.terms import Clock, Phase
 
@@ -34,12 +35,13 @@ class Timed:
         clock = Clock.BUBBLE if kind == "receive" else Clock.COMM
         outer = self._recorder.switch(clock)
         started_ns = time.monotonic_ns()
-        with self._watch.waiting():
+        name = f"{kind} {'-'.join(map(str, members))}"
+        with self._watch.waiting(name):
             yield
         ended_ns = time.monotonic_ns()
         self._recorder.switch(outer, at_ns=ended_ns)
         if clock is Clock.COMM:
-            self._waits[f"{kind} {'-'.join(map(str, members))}"] += ended_ns - started_ns
+            self._waits[name] += ended_ns - started_ns
 
     def taken(self) -> list[tuple[str, int]]:
         """Nanoseconds by kind and group since the last call."""
@@ -103,6 +105,12 @@ class LaidOutRunner:
 
     def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
         """See Runner; which share is whose follows from the plan."""
+
+    def rewind(self, step: int) -> None:
+        """See Runner: nothing is remembered."""
+
+    def forget(self) -> None:
+        """See Runner: nothing is kept."""
 
     def leave(self) -> None:
         """See Runner."""

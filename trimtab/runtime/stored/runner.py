@@ -11,6 +11,7 @@ from torch import Tensor
 from trimtab.plan import TAIL
 from trimtab.plan.tables import Table
 from trimtab.policy import assign_shares, shares_of
+from trimtab.runtime.asking import Asking, Computed
 from trimtab.runtime.faults import Faults
 from trimtab.runtime.flat_state import BORDER_REQUESTS, LOSS_SUM, NUM_TARGETS, STOP_REQUESTS
 from trimtab.runtime.laid_out import Timed
@@ -21,7 +22,7 @@ from trimtab.runtime.process_groups import Group
 from trimtab.runtime.random_keys import KeyedRandom
 from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.share_sum import ShareSum
-from trimtab.runtime.step import Asking, Computed, Requests, StepResult, StepRules, Work, part_of, scale_of
+from trimtab.runtime.step import Requests, StepResult, StepRules, Work, part_of, scale_of
 from trimtab.runtime.stored.guards import BufferGuard, explained
 from trimtab.runtime.stored.module import StoredModule, Turn
 from trimtab.runtime.stored.state import StoredState
@@ -77,6 +78,12 @@ class StoredRunner:
     def enter(self, group: Group, *, step: int, owners: Sequence[int]) -> None:
         """See Runner; shares lie as they do when nothing is in flight."""
         self._owners = assign_shares(self._num_parts, group.members)
+
+    def rewind(self, step: int) -> None:
+        """See Runner: nothing is remembered."""
+
+    def forget(self) -> None:
+        """See Runner: nothing is kept."""
 
     def leave(self) -> None:
         """See Runner."""

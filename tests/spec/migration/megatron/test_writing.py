@@ -202,6 +202,7 @@ train:
   compute: bf16
   evaluate: {every: 2, batches: 3}
   on_nonfinite: skip
+  on_spike: {answer: skip, loss: 5, grad_norm: 7, window: 32, suspect: 4}
 orchestration:
   engine: local
   devices: 8
@@ -220,9 +221,13 @@ fault_tolerance:
   shares: 8
   on_loss: rollback
   replace: true
+  balance: 4
   digest_every: 10
+  snapshots: 2
   checkpoint: {every: 5, keep: 2, keep_best: true}
-  detection: {heartbeat: 3s, progress: 60s, save: 60s, evaluation: 60s, first_step: 60s}
+  detection:
+    {deadline: 50s, heartbeat: 3s, progress: 60s, step: 1h, save: 60s, evaluation: 60s, first_step: 60s, start: 60s,
+     park: 9s, probe: 0.1, compare: 5}
   restarts: {node_loss: 2, user_error: 1, forgiven_after: 50, script: 2}
 """
     adamw = "{adamw: {lr: 0.1, betas: [0.8, 0.9], eps: 1e-7, weight_decay: 0.2}}"

@@ -39,6 +39,10 @@ def _facts(document: Facts) -> Iterator[tuple[str, Child, tuple[str, ...]]]:
     every = checkpoints["every"]
     cadence = f"every {plural(every, 'step')}" if isinstance(every, int) else every
     yield "Checkpoints", f"{cadence}, the newest {checkpoints['keep']} kept", (checkpoints["decided_by"],)
+    detection = document["detection"]
+    limits = detection["limits_s"].items()
+    listed = ", ".join(f"{name.replace('_', ' ')} {limit_s:g} s" for name, limit_s in limits)
+    yield "A lost rank is found within", listed, (detection["decided_by"],)
     price = document["cost"]["usd_per_device_hour"]
     if price is not None:
         source = document["cost"]["price_source"]

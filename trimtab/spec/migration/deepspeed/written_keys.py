@@ -30,6 +30,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "data": (Fate.IMPOSSIBLE, "your script reads the text and cuts it into samples"),
     "train.epochs": (Fate.IMPOSSIBLE, "your script says how long to train"),
     "train.seed": (Fate.IMPOSSIBLE, "your script sets it"),
+    "train.on_spike": (Fate.IMPOSSIBLE, "spikes are not answered there"),
     "train.evaluate": (Fate.IMPOSSIBLE, "your script scores held-out text"),
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun or the deepspeed launcher starts the ranks"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
@@ -48,6 +49,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.runs": (Fate.IMPOSSIBLE, "your script names the folder that it saves to"),
     "orchestration.grace": (Fate.IMPOSSIBLE, "a signal ends the ranks there"),
     "fault_tolerance.shares": (Fate.IMPOSSIBLE, "gradients are added in the order of the devices there"),
+    "fault_tolerance.balance": (Fate.IMPOSSIBLE, "all ranks compute equal parts there"),
     "fault_tolerance.checkpoint": (Fate.IMPOSSIBLE, "your script calls save_checkpoint"),
     "fault_tolerance.detection": (
         Fate.IMPOSSIBLE,

@@ -31,6 +31,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "train.epochs": (Fate.IMPOSSIBLE, "a training is so many steps or samples there"),
     "train.optimizer.sgd.nesterov": (Fate.IMPOSSIBLE, "its sgd has plain momentum"),
     "train.on_nonfinite": (Fate.IMPOSSIBLE, "a loss that is not finite ends the run there"),
+    "train.on_spike": (Fate.IMPOSSIBLE, "spikes are not answered there"),
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun starts the ranks there"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
     "orchestration.price_usd_per_device_hour": (Fate.IMPOSSIBLE, "there is no account of time and money"),
@@ -40,6 +41,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.token_file": (Fate.IMPOSSIBLE, "who reaches torchrun's endpoint may join there"),
     "orchestration.unreachable": (Fate.IMPOSSIBLE, "a host that is lost ends all there"),
     "fault_tolerance.digest_every": (Fate.IMPOSSIBLE, "weights are not hashed there"),
+    "fault_tolerance.snapshots": (Fate.IMPOSSIBLE, "ranks hold no copies of what others hold there"),
     "orchestration.cluster": (Fate.IMPOSSIBLE, "nothing there looks at a cluster before a run"),
     "orchestration.environment.pass": (Fate.IRRELEVANT, "ranks get the whole environment there"),
     "fault_tolerance.shares": (Fate.IMPOSSIBLE, "gradients are added in the order of the devices there"),
@@ -48,6 +50,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
         "when a rank dies all start again at the newest checkpoint there",
     ),
     "fault_tolerance.replace": (Fate.IMPOSSIBLE, "torchrun starts all ranks again, none alone"),
+    "fault_tolerance.balance": (Fate.IMPOSSIBLE, "all ranks compute equal parts there"),
     "fault_tolerance.checkpoint.keep": (Fate.IMPOSSIBLE, "all checkpoints are kept there"),
     "fault_tolerance.checkpoint.keep_best": (Fate.IMPOSSIBLE, "checkpoints are not compared there"),
     "fault_tolerance.detection": (
