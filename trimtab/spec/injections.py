@@ -96,8 +96,12 @@ class Injection:
             "phase": self.phase,
             "ms": self.ms,
             "factor": self.factor,
+            "steps": self.steps,
+            "of": self.of,
+            "bit": self.bit,
+            "element": self.element,
+            "class": self.timer,
         }
-        values["class"] = self.timer
         return f"{self.kind}:" + ",".join(f"{key}={values[key]}" for key in KEYS_OF_FAULTS[self.kind])
 
     def to_json(self) -> dict[str, object]:

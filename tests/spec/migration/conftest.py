@@ -21,7 +21,9 @@ REFUSED = ("gpt-neox-20b.yaml", "nemo-t5-11b.yaml", "t5-220m.sh")
 """Configurations of trainings that are none of Trimtab's, or none of Megatron-LM's."""
 
 CONFIGURATIONS = tuple(
-    path.name for path in sorted(FACTS.iterdir()) if path.suffix != ".py" and path.name not in REFUSED
+    path.name
+    for path in sorted(FACTS.iterdir())
+    if path.is_file() and path.suffix != ".py" and path.name not in REFUSED
 )
 
 _FLAGS = {

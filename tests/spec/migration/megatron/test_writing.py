@@ -202,6 +202,7 @@ train:
   compute: bf16
   evaluate: {every: 2, batches: 3}
   on_nonfinite: skip
+  compile: blocks
   on_spike: {answer: skip, loss: 5, grad_norm: 7, window: 32, suspect: 4}
 orchestration:
   engine: local
@@ -224,7 +225,7 @@ fault_tolerance:
   balance: 4
   digest_every: 10
   snapshots: 2
-  checkpoint: {every: 5, keep: 2, keep_best: true}
+  checkpoint: {every: 5, keep: 2, keep_best: true, keep_every: 10, to: /c, sign: "env:SIGNING", encrypt: "env:PROJECT"}
   detection:
     {deadline: 50s, heartbeat: 3s, progress: 60s, step: 1h, save: 60s, evaluation: 60s, first_step: 60s, start: 60s,
      park: 9s, probe: 0.1, compare: 5}

@@ -31,6 +31,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "train.epochs": (Fate.IMPOSSIBLE, "a training is so many steps or samples there"),
     "train.optimizer.sgd.nesterov": (Fate.IMPOSSIBLE, "its sgd has plain momentum"),
     "train.on_nonfinite": (Fate.IMPOSSIBLE, "a loss that is not finite ends the run there"),
+    "train.compile": (Fate.IMPOSSIBLE, "blocks are not compiled there, but fused by kernels of its own"),
     "train.on_spike": (Fate.IMPOSSIBLE, "spikes are not answered there"),
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun starts the ranks there"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
@@ -52,6 +53,10 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "fault_tolerance.replace": (Fate.IMPOSSIBLE, "torchrun starts all ranks again, none alone"),
     "fault_tolerance.balance": (Fate.IMPOSSIBLE, "all ranks compute equal parts there"),
     "fault_tolerance.checkpoint.keep": (Fate.IMPOSSIBLE, "all checkpoints are kept there"),
+    "fault_tolerance.checkpoint.keep_every": (Fate.IMPOSSIBLE, "all checkpoints are kept there"),
+    "fault_tolerance.checkpoint.to": (Fate.IRRELEVANT, "a folder of each start there: --save"),
+    "fault_tolerance.checkpoint.sign": (Fate.IMPOSSIBLE, "checkpoints are not signed there"),
+    "fault_tolerance.checkpoint.encrypt": (Fate.IMPOSSIBLE, "checkpoints are not encrypted there"),
     "fault_tolerance.checkpoint.keep_best": (Fate.IMPOSSIBLE, "checkpoints are not compared there"),
     "fault_tolerance.detection": (
         Fate.IMPOSSIBLE,
