@@ -27,6 +27,7 @@ def write(workplace: Path, name: str, *faults: str, expect: str = "{bits: same}"
     return path.name
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(400)  # five commands that start ranks, one after the other; each has a minute and more
 def test_faults_that_cost_nothing_and_one_that_costs_bits(trimtab: Trimtab, workplace: Path) -> None:

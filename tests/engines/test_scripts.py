@@ -89,6 +89,7 @@ def test_a_script_that_rejects_its_arguments_is_not_started_again(trimtab: Trimt
     assert len(ran.events("spawned")) == 1
 
 
+@pytest.mark.slow
 def test_sigterm_reaches_a_script_and_leaves_no_process(workplace: Path) -> None:
     """A preempted node must be free when the grace is over."""
     name = script(workplace, "patient.py", "import time\nprint('here', flush=True)\ntime.sleep(600)")

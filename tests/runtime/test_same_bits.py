@@ -38,7 +38,13 @@ def test_another_seed_gives_other_weights(trimtab: Trimtab, undisturbed: Ran) ->
     assert ran.document["weights_sha256"] != undisturbed.document["weights_sha256"]
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param(phase, marks=pytest.mark.slow) if phase in ("reduce", "gather") else phase
+        for phase in PHASES
+    ],
+)
 def test_a_kill_in_any_phase_costs_no_step_and_no_bit(trimtab: Trimtab, undisturbed: Ran, phase: str) -> None:
     """Survivors finish the step: no restart, the same pids, and only the lost shares are computed again."""
     ran = trimtab("run", "tiny.yaml", "--json", "--inject", f"kill:rank=1,step=5,phase={phase}")

@@ -1,16 +1,22 @@
-"""`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input."""
+"""`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input.
+
+What needs torch is imported when the ticket has been taken: whoever takes seconds to load it must be tied to its agent
+before, or it would outlive an agent that is killed meanwhile.
+"""
 
 import os
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab.policy.wire import Failed
-from trimtab.runtime.agent_link import AgentLink
-from trimtab.runtime.recorder import Recorder
 from trimtab.runtime.tickets import hear_stop_notices, open_recorder, take_ticket
 from trimtab.terms import InputError, TrimtabError
+
+if TYPE_CHECKING:
+    from trimtab.runtime.agent_link import AgentLink
+    from trimtab.runtime.recorder import Recorder
 
 
 def main() -> None:
@@ -18,6 +24,8 @@ def main() -> None:
     ticket = take_ticket()
     if ticket is None:
         return
+    from trimtab.runtime.agent_link import AgentLink
+
     recorder = open_recorder(ticket)
     link = AgentLink(
         (ticket["agent_host"], ticket["agent_port"]),
@@ -34,9 +42,9 @@ def main() -> None:
     os._exit(code)  # not sys.exit: an abandoned collective may block its teardown for minutes
 
 
-def _work(ticket: Mapping[str, Any], recorder: Recorder, link: AgentLink) -> int:
+def _work(ticket: Mapping[str, Any], recorder: "Recorder", link: "AgentLink") -> int:
     try:
-        from trimtab.runtime.assembly import assemble  # imports torch: only after the link can beat
+        from trimtab.runtime.assembly import assemble
 
         assemble(ticket, recorder, link).run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the agent must hear the first cause

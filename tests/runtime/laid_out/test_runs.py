@@ -104,6 +104,7 @@ def test_a_stage_is_lost_before_the_first_checkpoint(trimtab: Trimtab, undisturb
     assert ran.document["recoveries"][0]["steps_lost"] == 2
 
 
+@pytest.mark.slow
 def test_one_that_comes_back_to_an_evaluated_step_is_not_left_alone_with_it(
     trimtab: Trimtab, undisturbed: Ran
 ) -> None:
@@ -181,6 +182,7 @@ def warnings(ran: Ran) -> list[str]:
     return [event["text"] for event in ran.events("warning", "rank-*")]
 
 
+@pytest.mark.slow
 def test_experts_train_without_a_strategy(trimtab: Trimtab) -> None:
     """No module computes experts: the plan of plain replicas does, with the same bits on one device and on two."""
     model = "model={preset: moe-3m, layers: 2, embed: 64, heads: 4, kv_heads: 2, mlp: 32, experts: 4}"

@@ -57,6 +57,7 @@ def test_two_copies_of_the_state_are_broken_one_after_the_other(trimtab: Trimtab
     assert not any(event["bytes"] for event in moved), "each had the piece that it goes on with"
 
 
+@pytest.mark.slow
 def test_a_stage_of_one_pipeline_dies(trimtab: Trimtab, undisturbed: Ran) -> None:
     """The microbatches of the broken pipeline are those of the other from then on."""
     ran = run(trimtab, PIPES, "--inject", "kill:rank=3,step=3,phase=reduce")
@@ -93,7 +94,7 @@ def test_who_is_lost_is_replaced_and_all_take_part_again(trimtab: Trimtab, layou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["input", "compute", "reduce", "apply"])
+@pytest.mark.parametrize("phase", ["compute", "reduce", "apply"])
 @pytest.mark.parametrize("layout", [*LAYOUTS])
 def test_one_victim_in_every_phase(trimtab: Trimtab, undisturbed: Ran, layout: str, phase: str) -> None:
     """No phase of a step may be one in which the survivors part."""
