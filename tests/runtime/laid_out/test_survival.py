@@ -57,13 +57,12 @@ def test_two_copies_of_the_state_are_broken_one_after_the_other(trimtab: Trimtab
     assert not any(event["bytes"] for event in moved), "each had the piece that it goes on with"
 
 
-@pytest.mark.slow
-def test_a_stage_of_one_pipeline_dies(trimtab: Trimtab, undisturbed: Ran) -> None:
-    """The microbatches of the broken pipeline are those of the other from then on."""
-    ran = run(trimtab, PIPES, "--inject", "kill:rank=3,step=3,phase=reduce")
+def test_a_stage_of_one_pipeline_dies_that_is_stored_in_pieces(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """Its microbatches are the other pipeline's from then on, whose ranks are alone with what was in pieces."""
+    ran = run(trimtab, STORED_PIPES, *WITH_COPIES, "--inject", "kill:rank=3,step=3,phase=reduce")
     assert_same(ran, undisturbed)
-    assert formed(ran) == [[0, 1, 2, 3], [0, 2]]
-    assert lost(ran) == [0]
+    assert formed(ran) == [[0, 1, 2, 3], [0, 1]]
+    assert max(lost(ran)) <= 2
 
 
 def test_pieces_that_only_a_buddy_has_are_cut_anew(trimtab: Trimtab, undisturbed: Ran) -> None:
@@ -81,7 +80,7 @@ def test_pieces_that_only_a_buddy_has_are_cut_anew(trimtab: Trimtab, undisturbed
 @pytest.mark.parametrize("layout", ["pipes", "fsdp"])
 def test_who_is_lost_is_replaced_and_all_take_part_again(trimtab: Trimtab, layout: str) -> None:
     """The others go on meanwhile; the new process, and who stood by, get their pieces at a step border."""
-    longer = ("--set", "train.steps=400")
+    longer = ("--set", "train.steps=200")
     calm = run(trimtab, LAYOUTS[layout], *longer)
     ran = run(
         trimtab, LAYOUTS[layout], *longer, *WITH_COPIES, "--set", "fault_tolerance.replace=true",

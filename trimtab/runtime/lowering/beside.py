@@ -45,7 +45,12 @@ class Beside:
         self._collectives.wires.open_beside(self._groups)
 
     def collectives(self, members: Members) -> Collectives:
-        """What a group's thread runs its collectives with, until the ranks are connected anew."""
+        """What a group's thread runs its collectives with, until the ranks are connected anew.
+
+        A rank that is alone in its group sends nothing, and has no group of its own for it.
+        """
+        if len(members) == 1:
+            return self._collectives
         if members not in self._wires:
             self._wires[members] = self._collectives.wires.beside(members)
         return replace(self._collectives, wires=self._wires[members])
