@@ -1,5 +1,7 @@
 """Ranks that hang, spin, lie or lag, for real: each is told from the others, and none of it changes a bit."""
 
+import re
+
 import pytest
 
 from tests.conftest import Ran, Trimtab
@@ -40,7 +42,8 @@ def test_a_hang_a_livelock_and_a_liar_are_told_apart(trimtab: Trimtab, undisturb
     assert [faults[rank]["cause"] for rank in (1, 2, 3)] == ["stuck", "livelock", "corrupt"]
     assert "in phase compute of step 2; its last collective: all_" in faults[1]["detail"]
     assert "busy for" in faults[2]["detail"]
-    assert "share 2, computed again by rank 3," in faults[3]["detail"]
+    # Which of its shares is looked at again depends on whose they are by then.
+    assert re.search(r"share \d, computed again by rank 3,", faults[3]["detail"])
     stacks = ran.events("stacks", "agent-*")[0]["logs"]
     assert set(stacks) == {"0", "1", "2", "3"}
     for rank in stacks:

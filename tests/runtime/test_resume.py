@@ -293,6 +293,7 @@ def test_other_data_is_refused_at_resume(trimtab: Trimtab, workplace: Path) -> N
     assert "belongs to another run" in refused.document["error"]
 
 
+@pytest.mark.slow
 def test_ragged_samples_keep_the_guarantee_and_uneven_shares_too(trimtab: Trimtab) -> None:
     """NUM-02, NUM-18, FT-15: three ranks hold 2 + 1 + 1 shares of ragged samples, and the batch is whole after a loss."""
     pad = ("--set", "data.packing=pad", "--set", "data.sequence=128")

@@ -84,6 +84,7 @@ def test_a_stopped_rank_is_found_named_and_replaced_by_its_peers(trimtab: Trimta
     assert (fault["rank"], fault["cause"]) == (2, "stopped")
 
 
+@pytest.mark.slow
 def test_a_slow_rank_changes_no_bit(trimtab: Trimtab, undisturbed: Ran) -> None:
     """Order of arrival must not become order of addition."""
     ran = trimtab("run", "tiny.yaml", "--json", "--inject", "slow:rank=1,factor=4")
@@ -100,6 +101,7 @@ def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran, phase: st
         assert [(event["behind"], event["step"]) for event in ran.events("healed")] == [(5, 6)]
 
 
+@pytest.mark.slow
 def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran) -> None:
     """It takes a peer's state and its share of the work; the run must not wait for it."""
     ran = trimtab(
@@ -114,6 +116,7 @@ def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran
     assert [event["behind"] for event in ran.events("healed")] == [0]
 
 
+@pytest.mark.slow
 def test_an_exception_that_is_borne_costs_no_bit(trimtab: Trimtab, undisturbed: Ran) -> None:
     """FT-08: a record that could not be read once is no reason to lose a night; a new process takes the place."""
     ran = trimtab(
@@ -125,6 +128,7 @@ def test_an_exception_that_is_borne_costs_no_bit(trimtab: Trimtab, undisturbed: 
     assert (lost["rank"], lost["cause"]) == (1, "user_error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

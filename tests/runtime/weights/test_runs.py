@@ -42,6 +42,7 @@ def base(workplace: Path) -> Iterator[Path]:
     shutil.rmtree(jobs)
 
 
+@pytest.mark.slow
 def test_a_run_begins_where_the_folder_ends(trimtab: Trimtab, workplace: Path, base: Path) -> None:
     """Not with random weights under the same name; and what it gives away is that folder again, bit for bit."""
     ran = trimtab("run", "jobs/tune.yaml", "--json", "--set", "fault_tolerance.checkpoint.every=1", *STILL)
