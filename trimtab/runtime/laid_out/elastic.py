@@ -246,9 +246,6 @@ class ElasticSeat:
         """Sit down in a new seat, filled from what all hold; returns the bytes that this rank has sent."""
         taken = self._taken(ground, active, seats)
         copies = [] if self._snapshots is None else list(self._snapshots.copies)
-        for holding in (held for those in ground.holdings.values() for held in those):
-            if holding.holder == self._rank and not holding.is_live:
-                copies[holding.slot - len(seats)].check()
         places = {
             number: places_of(self._contents(copy.size), copy.position) for number, copy in enumerate(copies)
         }

@@ -20,17 +20,12 @@ from trimtab.policy.holdings import Holding, buddies
 from trimtab.runtime.laid_out.contents import Contents
 from trimtab.runtime.laid_out.state import LaidOutState
 from trimtab.runtime.process_groups import Group
-from trimtab.terms import RunError
 
 _CHUNK_ELEMENTS = 1 << 20
 """Sent at once, 4 MiB: what is left behind with an epoch that ends."""
 
 WITHIN_S = 60.0
 """The most work that ``auto`` puts at risk: a copy is begun when half of it has passed."""
-
-
-class SnapshotError(RunError):
-    """A copy whose bytes are not those that were sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +52,10 @@ class Copy:
         """One of the pieces, flat."""
         return self.flat[places[key]]
 
-    def check(self) -> None:
-        """Raises: SnapshotError if its bytes have changed since it was taken."""
-        found = _checksum(self.flat)
-        if found != self.checksum:
-            raise SnapshotError(
-                f"the copy of position {self.position} at step {self.step} has checksum {found:08x}; it was taken with "
-                f"{self.checksum:08x}: the memory that held it is not to be trusted"
-            )
+    @property
+    def is_sound(self) -> bool:
+        """Whether its bytes are those that it was taken with; else the memory that held it is not to be trusted."""
+        return checksum_of(self.flat) == self.checksum
 
 
 def places_of(contents: Contents, position: int) -> Mapping[tuple[str, str], slice]:
@@ -111,7 +102,7 @@ class Snapshots:
         return (*self._own.copies, *self._wards.copies)
 
     def holdings(self, holder: int, *, first_slot: int) -> list[Holding]:
-        """What a rank could give of them."""
+        """What a rank could give of them: of those whose bytes have not changed."""
         return [
             Holding(
                 holder=holder,
@@ -123,7 +114,12 @@ class Snapshots:
                 is_live=False,
             )
             for number, copy in enumerate(self.copies)
+            if copy.is_sound
         ]
+
+    def keep(self, arrived: Copy) -> None:
+        """Keep a copy of the ward's, and the one before it."""
+        self._wards.add(arrived)
 
     def enter(self, group: Group, members: Sequence[int], state: LaidOutState, *, is_alone: bool) -> None:
         """An epoch begins.
@@ -222,7 +218,7 @@ class Snapshots:
         self._exchange = None
         self._own.add(done.own)
         if done.arrived is not None:
-            self._wards.add(done.arrived)
+            self.keep(done.arrived)
 
 
 class _Exchange:
@@ -254,7 +250,7 @@ class _Exchange:
             step=own.step,
             updates=own.updates,
             flat=own.flat,
-            checksum=_checksum(own.flat),
+            checksum=checksum_of(own.flat),
         )
         told = torch.tensor([own.step, own.updates, own.checksum], dtype=torch.int64)
         heard = torch.empty_like(told)
@@ -275,8 +271,7 @@ class _Exchange:
             flat=self._ward,
             checksum=checksum,
         )
-        with contextlib.suppress(SnapshotError):  # Worth nothing, and no reason to stop.
-            arrived.check()
+        if arrived.is_sound:  # Else it is worth nothing, and no reason to stop.
             self.arrived = arrived
 
     def _swap(self, told: Tensor, heard: Tensor) -> None:
@@ -293,6 +288,7 @@ def _length(places: Mapping[tuple[str, str], slice]) -> int:
     return max((place.stop for place in places.values()), default=0)
 
 
-def _checksum(flat: Tensor) -> int:
+def checksum_of(flat: Tensor) -> int:
+    """CRC-32 of the bytes of a copy."""
     elements: Any = flat.numpy()
     return zlib.crc32(memoryview(elements).cast("B")) if flat.numel() else 0
