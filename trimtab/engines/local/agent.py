@@ -120,15 +120,8 @@ class Agent:
             self._coordinator.kill()
 
     def _carry_out(self, order: AgentOrder) -> None:
-        match order:
-            case events.Tell():
-                self._ranks.tell(order.rank, order.message)
-            case events.Kill():
-                self._ranks.kill(order.rank, order.incarnation)
-            case events.Spawn():
-                self._ranks.start(order.rank, order.incarnation)
-            case Conclude():
-                self._end = self._end or order
+        end = self._ranks.carry_out(order)
+        self._end = self._end or end
 
     def _give_up(self, error: str) -> None:
         """End by force, whatever the coordinator thinks, and tell it so."""

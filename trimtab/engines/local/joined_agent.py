@@ -155,15 +155,7 @@ class JoinedAgent:
     def _carry_out(self, order: AgentOrder) -> None:
         if self._ranks is None or self._signal is not None:
             return
-        match order:
-            case events.Tell():
-                self._ranks.tell(order.rank, order.message)
-            case events.Kill():
-                self._ranks.kill(order.rank, order.incarnation)
-            case events.Spawn():
-                self._ranks.start(order.rank, order.incarnation)
-            case Conclude():
-                self._end = order
+        self._end = self._ranks.carry_out(order) or self._end
 
     # Ends.
 

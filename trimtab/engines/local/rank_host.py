@@ -14,7 +14,7 @@ from trimtab.engines.local.peers import Peer
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
 from trimtab.ledger import EventKind, read_clocks
 from trimtab.policy import events, wire
-from trimtab.policy.coordinator import Line
+from trimtab.policy.coordinator import AgentOrder, Conclude, Line
 
 _DUMP_S = 0.05
 """How long a rank that is about to be killed may take to write its stacks."""
@@ -70,6 +70,19 @@ class RankHost:
         return tuple((rank.rank, rank.incarnation) for rank in self._ranks.values() if not rank.is_reaped)
 
     # What it is told to do.
+
+    def carry_out(self, order: AgentOrder) -> Conclude | None:
+        """Do what the coordinator has ordered; the end of the run is handed back, for the agent to see to."""
+        match order:
+            case events.Tell():
+                self.tell(order.rank, order.message)
+            case events.Kill():
+                self.kill(order.rank, order.incarnation)
+            case events.Spawn():
+                self.start(order.rank, order.incarnation)
+            case Conclude():
+                return order
+        return None
 
     def start(self, rank: int, incarnation: int) -> None:
         """Start a process of a rank, unless it had this one or a later one; an older one ends first.

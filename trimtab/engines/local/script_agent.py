@@ -134,15 +134,7 @@ class ScriptAgent:
         while outbox is not None and outbox.orders:
             number, order = outbox.orders[0]
             outbox.done(number)
-            match order:
-                case events.Tell():
-                    self._ranks.tell(order.rank, order.message)
-                case events.Kill():
-                    self._ranks.kill(order.rank, order.incarnation)
-                case events.Spawn():
-                    self._ranks.start(order.rank, order.incarnation)
-                case Conclude():
-                    self._end = order
+            self._end = self._ranks.carry_out(order) or self._end
 
     def _last_words(self, event: events.Event) -> LastWords | None:
         if not isinstance(event, events.Exited):
