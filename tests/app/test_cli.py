@@ -199,7 +199,9 @@ def test_a_dry_run_starts_and_writes_nothing(cli, desk):
     assert answer.document["command"][1:] == ["-m", "trimtab.runtime.worker"]
     assert answer.document["settings"]["injections"][0]["step"] == 5
     assert not (desk / "runs").exists()
-    assert "2 x " in cli("run", "job.yaml", "--dry-run").out
+    shown = cli("run", "job.yaml", "--dry-run").out
+    assert "2 x " in shown
+    assert "-m trimtab.runtime.fork_server" in shown
 
 
 def test_a_dry_run_shows_no_secret(cli, desk):

@@ -113,11 +113,12 @@ def coordinators_of(run: str) -> list[int]:
     return [
         pid
         for pid in processes_of(run)
-        if b"trimtab.engines.local.coordinator" in _command_line(pid).split(b"\0")
+        if b"trimtab.engines.local.coordinator" in command_line(pid).split(b"\0")
     ]
 
 
-def _command_line(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
+    """The command line of a process, its arguments ended by zeros; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

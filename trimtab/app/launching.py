@@ -16,6 +16,7 @@ from trimtab.spec.resolved import plain_values
 from trimtab.terms import Phase, read_address
 
 RANK_MODULE = "trimtab.runtime.worker"
+FORK_SERVER_MODULE = "trimtab.runtime.fork_server"
 SCRIPT_MODULE = "trimtab.runtime.script_worker"
 _BEATS_PER_LIMIT = 4
 """Heartbeats within the silence that is tolerated: three in a row may be late."""
@@ -58,6 +59,7 @@ def build_launch(
         attempt=attempt,
         devices=card.devices,
         module=RANK_MODULE if job.script is None else SCRIPT_MODULE,
+        fork_server=FORK_SERVER_MODULE if job.script is None else None,
         rank_settings={
             "job": plain_values(job),
             "injections": [injection.to_json() for injection in injections],

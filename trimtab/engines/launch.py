@@ -62,6 +62,7 @@ class Launch:
         interface: Network interface of this host that its ranks use; None for the one that leads to the coordinator.
         token_file: Of the run's token; None for one in the run's folder.
         patience_s: How long hosts that cannot reach each other wait before they end.
+        fork_server: Python module of the process that a host's ranks are forked from; None starts each of them anew.
     """
 
     run: str
@@ -87,6 +88,7 @@ class Launch:
     interface: str | None = None
     token_file: Path | None = None
     patience_s: float = 60.0
+    fork_server: str | None = None
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -106,7 +108,10 @@ class Launch:
 
     def describe(self) -> str:
         """Everything that would be started, for people: the command, then the environment and the settings."""
-        lines = [f"{self.devices} x {' '.join(self.command())}", "environment:"]
+        lines = [f"{self.devices} x {' '.join(self.command())}"]
+        if self.fork_server is not None:
+            lines.append(f"forked, where the system allows it, from {sys.executable} -m {self.fork_server}")
+        lines.append("environment:")
         lines += [f"  {key}={value}" for key, value in sorted(self.environment.items())]
         if self.script:
             lines.append(f"script: {' '.join(self.script)}")
@@ -135,6 +140,7 @@ def launch_from_json(document: Mapping[str, object]) -> Launch:
 class Ticket:
     """What one rank reads from its standard input: who it is, whom it answers to, what to do.
 
+    ``agent_pid``: of the process that started it, and must live still when it is read.
     ``address``: at which the other ranks reach it.
     """
 
@@ -144,6 +150,7 @@ class Ticket:
     incarnation: int
     attempt: int
     devices: int
+    agent_pid: int
     agent_host: str
     agent_port: int
     token: str

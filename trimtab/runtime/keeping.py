@@ -187,7 +187,8 @@ class Keeper:
         self._pinned.add(step)
 
     def has_one_until(self, step: int) -> bool:
-        """Whether there is a complete checkpoint of this step or an earlier one."""
+        """Whether there is a complete checkpoint of this step or an earlier one; the save under way is waited for."""
+        self.wait()
         return any(found <= step for found in self.complete_steps())
 
     def warn(self, text: str) -> None:

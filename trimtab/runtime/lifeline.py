@@ -8,12 +8,15 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(number: signal.Signals, *, parent: int | None = None) -> None:
+def die_with_parent(number: signal.Signals) -> None:
     """Have the kernel send ``number`` to this process when the thread that started it ends. Linux only.
 
-    ``parent`` is the process that must still be there; if it went before this call, this process ends at once.
+    A parent that went before this call is not noticed: see ``is_orphan``.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-    if parent is not None and os.getppid() != parent:
-        os.kill(os.getpid(), number)
+
+
+def is_orphan(parent: int) -> bool:
+    """Whether the process that started this one, ``parent``, is gone."""
+    return os.getppid() != parent

@@ -1,7 +1,7 @@
 """`python -m trimtab.runtime.worker`: one rank under an agent. Its ticket arrives on standard input.
 
-What needs torch is imported when the ticket has been taken: whoever takes seconds to load it must be tied to its agent
-before, or it would outlive an agent that is killed meanwhile.
+What takes time to load, torch above all, is imported when the ticket has been taken: this process is tied to its agent
+then, and does not outlive one that is killed meanwhile.
 """
 
 import os
@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trimtab.policy.wire import Failed
 from trimtab.runtime.tickets import hear_stop_notices, open_recorder, take_ticket
 from trimtab.terms import InputError, TrimtabError
 
@@ -49,6 +48,8 @@ def _work(ticket: Mapping[str, Any], recorder: "Recorder", link: "AgentLink") ->
         assemble(ticket, recorder, link).run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the agent must hear the first cause
         traceback.print_exc()
+        from trimtab.policy.wire import Failed
+
         text = str(error) if isinstance(error, TrimtabError) else f"{type(error).__name__}: {error}"
         progress = link.progress
         link.send(

@@ -105,7 +105,7 @@ class Agent:
         now_s = time.monotonic()
         self._coordinator.turn()
         self._uplink.turn()
-        self._ranks.see_stopped()
+        self._ranks.turn()
         wanted = take_wanted_devices(self._launch.folder)
         if wanted is not None:
             self._uplink.report(events.ResizeAsked(devices=min(wanted, self._launch.devices)))

@@ -108,7 +108,7 @@ class JoinedAgent:
             key.data()
         self._uplink.turn()
         if self._ranks is not None:
-            self._ranks.see_stopped()
+            self._ranks.turn()
         self._mind_the_lease()
 
     def _mind_the_lease(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from trimtab.engines.launch import Launch, Ticket
+from trimtab.engines.local.fork_server import ForkServer, can_fork
 from trimtab.engines.local.peers import Peer
 from trimtab.engines.local.rank_process import RankProcess, describe_exit, start_rank
 from trimtab.ledger import EventKind, read_clocks
@@ -63,11 +64,16 @@ class RankHost:
         self._listener = socket.create_server(launch.agent_address, backlog=launch.devices + 8)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._on_connect)
+        self._waiting: dict[tuple[int, int], int] = {}
+        self._server: ForkServer | None = None
+        if can_fork(launch):
+            self._server = ForkServer(launch, self._variables, selector, on_settled=self._start_waiting)
 
     @property
     def running(self) -> tuple[tuple[int, int], ...]:
-        """[rank, incarnation] of every process that has not been reaped."""
-        return tuple((rank.rank, rank.incarnation) for rank in self._ranks.values() if not rank.is_reaped)
+        """[rank, incarnation] of every process that has not been reaped, or waits for its start."""
+        started = [(rank.rank, rank.incarnation) for rank in self._ranks.values() if not rank.is_reaped]
+        return (*started, *self._waiting)
 
     # What it is told to do.
 
@@ -90,13 +96,28 @@ class RankHost:
         Raises: LaunchError.
         """
         known = self._ranks.get(rank)
-        if known is not None and known.incarnation >= incarnation:
+        if (known is not None and known.incarnation >= incarnation) or (rank, incarnation) in self._waiting:
             return
         if known is not None and not known.is_reaped:
             known.kill_group()
             self._on_exit(known)
-        started_ns = time.monotonic_ns()
-        process = start_rank(self._launch, self._ticket(rank, incarnation), self._variables)
+        self._waiting[rank, incarnation] = time.monotonic_ns()
+        if self._server is None or not self._server.is_loading:
+            self._start_waiting()
+        else:
+            self._report(
+                events.Spawned(rank=rank, incarnation=incarnation)
+            )  # others shall not go on without it
+
+    def _start_waiting(self) -> None:
+        """Start those who wait for what ranks are forked from; its loading counts as theirs."""
+        while self._waiting:
+            rank, incarnation = min(self._waiting)
+            self._start(rank, incarnation, self._waiting.pop((rank, incarnation)))
+
+    def _start(self, rank: int, incarnation: int, started_ns: int) -> None:
+        server = self._server if self._server is not None and self._server.is_ready else None
+        process = start_rank(self._launch, self._ticket(rank, incarnation), self._variables, server)
         self._ranks[rank] = process
         self._last_sign_ns[rank] = time.monotonic_ns()
         self._selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._on_exit(process))
@@ -115,11 +136,22 @@ class RankHost:
     def kill(self, rank: int, incarnation: int) -> None:
         """End a rank's process and its children by force; all who listen write their stacks into their logs."""
         process = self._ranks.get(rank)
-        if process is not None and process.incarnation == incarnation and not process.is_reaped:
+        if self._waiting.pop((rank, incarnation), None) is not None:
+            how, now_ns = "was not started yet", time.monotonic_ns()
+            self._report(
+                events.Exited(rank=rank, incarnation=incarnation, how=how, is_clean=False, fault_ns=now_ns)
+            )
+        elif process is not None and process.incarnation == incarnation and not process.is_reaped:
             self._dump_stacks()
             process.kill_group()
 
-    def see_stopped(self) -> None:
+    def turn(self) -> None:
+        """Look at what nobody reports: ranks that are stopped, and a server that does not get ready."""
+        self._see_stopped()
+        if self._server is not None:
+            self._server.turn()
+
+    def _see_stopped(self) -> None:
         """Of ranks that should have been heard of by now, say which are stopped; the system knows."""
         late_ns = time.monotonic_ns() - round(self._launch.limits.heartbeat_s * 1e9 / 2)
         for rank in self._ranks.values():
@@ -147,7 +179,8 @@ class RankHost:
                 rank.kill_group(number)
 
     def kill_everything(self) -> None:
-        """End whatever still runs, and reap it."""
+        """End whatever still runs, and reap it; what waits is not started any more."""
+        self._waiting.clear()
         self.signal_all(signal.SIGKILL)
         for rank in list(self._ranks.values()):
             if not rank.is_reaped:
@@ -159,6 +192,8 @@ class RankHost:
             peer.close()
         self._selector.unregister(self._listener)
         self._listener.close()
+        if self._server is not None:
+            self._server.close()
 
     # What comes in.
 
@@ -254,6 +289,7 @@ class RankHost:
                 incarnation=incarnation,
                 attempt=launch.attempt,
                 devices=launch.devices,
+                agent_pid=os.getpid(),
                 agent_host=host,
                 agent_port=port,
                 token=self._token,

@@ -23,6 +23,8 @@ from trimtab.terms import RunError
 _Result = TypeVar("_Result")
 _PATIENCE_S = 120.0
 """For one task, by default; collectives give up after as long."""
+_LOADED_ONCE = [__name__, "trimtab.runtime.lowering.rank", "torch.fx.experimental.symbolic_shapes"]
+"""By the server that ranks are forked from; the last is what torch loads at the first backward pass from a gradient."""
 
 
 class CrewError(RunError):
@@ -96,7 +98,7 @@ class Crew:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "trimtab.runtime.lowering.rank"])
+        context.set_forkserver_preload(_LOADED_ONCE)
         path = str(Path(self._folder.name) / "rendezvous")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
