@@ -5,6 +5,8 @@ in place; their collectives are methods with private spellings.
 """
 
 import importlib
+import os
+import sys
 from typing import Any
 
 import torch
@@ -99,6 +101,15 @@ def causal_attention_gradients(
         )
     )
     return found
+
+
+def use_deterministic_kernels(*, warn_only: bool) -> None:
+    """As ``torch.use_deterministic_algorithms``, which loads torch's compiler only to tell it the same."""
+    if "torch._inductor" in sys.modules:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        return
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"  # what the compiler reads if it is loaded later
+    torch.set_deterministic_debug_mode("warn" if warn_only else "error")
 
 
 def compile_here() -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from trimtab.runtime.compat import use_deterministic_kernels
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capability:
@@ -94,6 +96,6 @@ def peak_memory_bytes(kind: str) -> int:
 def prepare(kind: str, threads: int) -> None:
     """Fix what bits depend on: the number of threads, and deterministic kernels."""
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=kind == "cpu")
+    use_deterministic_kernels(warn_only=kind == "cpu")
     # A debugging aid that writes every new tensor twice; torch sets it as a property of the module, unknown to types.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 - see above

@@ -54,12 +54,8 @@ def _num_threads() -> int:
 
 
 def _load() -> None:
-    """What a rank needs: torch and our own modules, and what torch loads no sooner than at its first optimizer."""
-    import torch
-
+    """What a rank needs: torch and our own modules."""
     import trimtab.runtime.assembly  # noqa: F401 - to have it
-
-    torch.optim.SGD([torch.zeros(1)])  # loads torch's compiler, which takes as long as torch itself
 
 
 def _fork(channel: socket.socket, descriptors: Sequence[int], agent: int) -> None:

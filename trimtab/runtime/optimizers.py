@@ -7,7 +7,7 @@ kernels work in vectors of at most 16 fp32 numbers and treat the rest after the 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,12 +50,8 @@ class AdamW:
         """Names of the vectors kept beside the weights."""
         return ("exp_avg", "exp_avg_sq")
 
-    def build(self, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
-        """Torch's optimizer over parameter groups that carry their own weight decay."""
-        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
-
     def apply(self, vector: Vector, *, decay: float, lr: float, fused: bool) -> None:
-        """One step of one vector by itself, without the bookkeeping of an optimizer; the bits are the same."""
+        """One step of one vector, as torch's optimizer takes it; without gradients of its own."""
         first, second = vector.states
         assert vector.count is not None, "Adam counts steps"
         adamw(
@@ -90,12 +86,6 @@ class Sgd:
     def states(self) -> tuple[str, ...]:
         """Names of the vectors kept beside the weights."""
         return ("momentum_buffer",) if self.momentum else ()
-
-    def build(self, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
-        """Torch's optimizer over parameter groups that carry their own weight decay."""
-        return torch.optim.SGD(
-            groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused
-        )
 
     def apply(self, vector: Vector, *, decay: float, lr: float, fused: bool) -> None:
         """See AdamW."""
@@ -155,26 +145,23 @@ def build_optimizer(
 
 
 class FlatOptimizer:
-    """Updates flat vectors from flat gradients. States exist, as zeros, from the start."""
+    """Updates flat vectors from flat gradients. States exist, as zeros, from the start.
+
+    Torch's kernels are called without its ``Optimizer``, whose bookkeeping loads the compiler, a second and more.
+    """
 
     def __init__(
         self, settings: OptimizerSettings, decayed: Sequence[Tensor], undecayed: Sequence[Tensor]
     ) -> None:
         self._settings = settings
-        self._parameters = [_flat_parameter(flat) for flat in (*decayed, *undecayed)]
+        self._weights = [_flat(vector) for vector in (*decayed, *undecayed)]
+        self._decays = [settings.weight_decay] * len(decayed) + [0.0] * len(undecayed)
+        self._is_fused = all(vector.device.type in FUSED_DEVICES for vector in self._weights)
+        self._states = [[torch.zeros_like(vector) for _ in settings.states] for vector in self._weights]
+        self._counts = [torch.zeros((), device=vector.device) for vector in self._weights]
         self._num_steps = 0
-        groups = [
-            {"params": self._parameters[: len(decayed)], "weight_decay": settings.weight_decay},
-            {"params": self._parameters[len(decayed) :], "weight_decay": 0.0},
-        ]
-        devices = {flat.device.type for flat in self._parameters}
-        self._optimizer = settings.build(groups, fused=devices <= set(FUSED_DEVICES))
-        for parameter in self._parameters:
-            state = self._optimizer.state[parameter]
-            state.update({name: torch.zeros_like(parameter) for name in settings.states})
-            if isinstance(settings, AdamW):
-                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
 
+    @torch.no_grad()
     def step(self, gradients: Iterable[Tensor], *, lr: float) -> None:
         """Apply one step at learning rate ``lr``.
 
@@ -183,11 +170,10 @@ class FlatOptimizer:
                 constructor.
             lr: The rate of this step; the peak in the settings is not consulted.
         """
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
+        vectors = zip(self._weights, gradients, self._states, self._counts, self._decays, strict=True)
+        for weights, gradient, states, count, decay in vectors:
+            vector = Vector(weights=weights, gradient=gradient, states=states, count=count)
+            self._settings.apply(vector, decay=decay, lr=lr, fused=self._is_fused)
         self._num_steps += 1
 
     @property
@@ -198,19 +184,18 @@ class FlatOptimizer:
     @num_steps.setter
     def num_steps(self, num_steps: int) -> None:
         self._num_steps = num_steps
-        for state in self._optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(num_steps)
+        for count in self._counts:
+            count.fill_(num_steps)
 
     def state_tensors(self) -> dict[str, list[Tensor]]:
         """The state vectors themselves by name, in the order of the vectors; write to them to load."""
         return {
-            name: [self._optimizer.state[parameter][name] for parameter in self._parameters]
-            for name in self._settings.states
+            name: [states[index] for states in self._states]
+            for index, name in enumerate(self._settings.states)
         }
 
 
-def _flat_parameter(flat: Tensor) -> torch.nn.Parameter:
-    assert flat.dtype is torch.float32, flat.dtype
-    assert flat.dim() == 1, flat.shape
-    return torch.nn.Parameter(flat.detach())
+def _flat(vector: Tensor) -> Tensor:
+    assert vector.dtype is torch.float32, vector.dtype
+    assert vector.dim() == 1, vector.shape
+    return vector.detach()
