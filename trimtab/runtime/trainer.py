@@ -312,7 +312,9 @@ class Trainer:
                 return
             case OnNonfinite.STOP:
                 self._keeper.wait()
-                with self._watch.waiting("all_reduce"):  # the first to raise ends the others, and what they save
+                with self._watch.waiting(
+                    "all_reduce"
+                ):  # the first to raise ends the others, and what they save
                     group.all_reduce(torch.zeros(1), operation="max")
                 raise RankError(
                     f"loss or gradient of step {step} is not finite, and train.on_nonfinite is stop"

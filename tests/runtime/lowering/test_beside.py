@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.plan.test_early_sums import early_at
 from tests.runtime.lowering.small_plans import ROTARY, small_plan
 from trimtab.plan.lifetimes import sums_in_place
 from trimtab.plan.physical import Plan
@@ -131,7 +132,7 @@ def test_bits_and_bytes_are_those_of_sums_in_their_places(name: str, crew_of: Ca
 
 
 def times(wires: Wires, plan: Plan) -> tuple[list[StepTimes], list[tuple[str, ...]]]:
-    """Timed steps in which rank 1 comes late to its first sum; and what was summed beside, in order."""
+    """Timed steps in which rank 1 comes late to its first sum; and what was summed beside the backward pass, in order."""
     timed = TimedWires(wires)
     watch = Stopwatch(timed)
     rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=0.5)
@@ -142,13 +143,9 @@ def times(wires: Wires, plan: Plan) -> tuple[list[StepTimes], list[tuple[str, ..
         watch.start()
         rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, step)), step)
         found.append(watch.stop())
-    beside = [
-        run
-        for run in found[-1].runs
-        if run.busy_ns and run.what.phase == "update" and len(run.what.tensors) > 1
-    ]
-    order = [run.what.tensors for run in sorted(beside, key=lambda run: run.start_ns)]
-    return found, order
+    early = {one.operator.inputs for one in early_at(plan)}
+    runs = sorted(found[-1].runs, key=lambda run: run.start_ns)
+    return found, [run.what.tensors for run in runs if run.what.tensors in early]
 
 
 @pytest.mark.process
