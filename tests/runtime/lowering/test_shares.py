@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from tests.runtime.lowering.small_plans import DROPPING, ROTARY, small_plan
+from trimtab.plan.explanation.share_traffic import replica_of, share_traffic
+from trimtab.plan.meshes import coordinates
 from trimtab.plan.physical import Plan
+from trimtab.plan.shares import assign_shares
 from trimtab.runtime.lowering import Crew, Outcome, Rank, Rules, Wires
 from trimtab.runtime.lowering.batches import microbatches_of
 from trimtab.runtime.lowering.extents import Extent, assemble
@@ -131,3 +134,48 @@ def train_natively(wires: Wires, plan: Plan) -> tuple[dict[str, Piece], list[Out
     ]
     whole = {name: (tensor, Extent.of(tensor.shape)) for name, tensor in rank.stored.items()}
     return whole, outcomes
+
+
+UNEVEN = {
+    "whole, two subtrees on some": (3, 8, "MESH dp 3"),
+    "states stored, two subtrees on some": (3, 8, "MESH dp 3\nSTORE states OVER dp"),
+    "gradients stored, one share less on some": (3, 4, f"MESH dp 3\n{STORED}"),
+    "three shares each": (2, 6, "MESH dp 2\nREDUCE grads OVER dp BUCKET 8KB"),
+    "hsdp, three shares each": (4, 12, f"MESH replica 2, dp 2\nSPLIT batch OVER replica, dp\n{STORED}"),
+    "stages, two subtrees on some": (6, 8, "MESH pp 2, dp 3\nSPLIT layers OVER pp"),
+}
+
+
+def sent(wires: Wires, plan: Plan) -> tuple[int, int, int]:
+    """The rank's replica and shares, and the bytes that it sends in one step, single numbers left out."""
+    rules = Rules(optimizer=AdamW(lr=1e-2), learning_rate=lambda step: 1e-2, clip=0.5)
+    rank = Rank(plan, wires.rank, wires, rules, seed=7, adds_by_share=True, sends_beside=False)
+    wires.counts.clear()
+    rank.step(microbatches_of(plan.work, *ragged_batch(plan, 3, 0)), 0)
+    num_bytes = sum(
+        count.sent_bytes
+        for what, count in wires.counts.items()
+        if not any(name.startswith(NUMBERS) for name in what.tensors)
+    )
+    return rank.ownership.of(wires.rank)[0], len(rank.ownership.of(wires.rank)), num_bytes
+
+
+NUMBERS = ("loss", "num_tokens", "norm_square")
+
+
+@pytest.mark.parametrize("layout", UNEVEN)
+def test_what_uneven_shares_cost_is_told_beforehand(layout: str, crew_of: Callable[[int], Crew]) -> None:
+    """Every byte that a rank sends is in the plan's traffic or in the price of the tree."""
+    devices, shares, text = UNEVEN[layout]
+    plan = small_plan(text, devices, batch=2 * shares, microbatch=1, shares=shares, **ROTARY)
+    priced = share_traffic(plan)
+    listed = [traffic for traffic in plan.traffic if not traffic.tensors[0].startswith(NUMBERS)]
+    ran = crew_of(devices).run(sent, plan)
+    assert any(each.tree_bytes or each.idle_bytes for each in priced)
+    for rank, (first, num_shares, num_bytes) in enumerate(ran):
+        place = coordinates(plan.mesh, rank).get(plan.pipeline.axis or "", 0)
+        of_plan = sum(traffic.runs.get(place, 0) * traffic.sent_bytes(rank) for traffic in listed)
+        assert priced[rank].shares == num_shares
+        assert num_bytes == of_plan + priced[rank].tree_bytes
+        owned = assign_shares(shares, range(plan.work.replicas))
+        assert owned[first] == replica_of(plan, rank)

@@ -18,6 +18,8 @@ from trimtab.app.explanation_text.quantities import (
 )
 from trimtab.app.explanation_text.timelines import timeline_lines
 from trimtab.cost.explanation import Explanation
+from trimtab.cost.explanation.document import UnevenShares
+from trimtab.plan.explanation import ranges
 from trimtab.plan.tables import Table
 from trimtab.terms import format_bytes, format_seconds
 
@@ -154,6 +156,21 @@ def _where(found: Explanation, width: int) -> Iterator[Line]:
         yield from _fact("" if number else "links", text, width)
 
 
+def _uneven(uneven: UnevenShares, busiest: int) -> str:
+    """What some ranks pay where shares do not divide evenly."""
+    found = []
+    if uneven.tree_bytes:
+        found.append(
+            f"subtrees apart in sums of gradients, {format_bytes(uneven.tree_bytes)} more than listed"
+        )
+    if uneven.idle_bytes:
+        found.append(
+            f"part in the collectives of those that compute {busiest}, {format_bytes(uneven.idle_bytes)} of what is listed"
+        )
+    noun = counted(len(uneven.ranks), "rank")
+    return f"{noun} ({ranges(uneven.ranks)}) with {counted(uneven.shares, 'share')}: {'; '.join(found)}"
+
+
 def _work(found: Explanation, width: int) -> Iterator[Line]:
     work = found.work
     if work is None:
@@ -167,6 +184,8 @@ def _work(found: Explanation, width: int) -> Iterator[Line]:
     noun = "shares" if work.has_fixed_order else "parts, one a replica (shares off)"
     text = f"{work.parts} {noun}, {counted(work.batch // work.parts, 'sample')} each"
     yield from _fact("shares", text, width, lines.get("fault_tolerance.shares", ""))
+    for uneven in work.uneven:
+        yield from _fact("", _uneven(uneven, work.parts_per_replica), width)
     text = f"{counted(work.microbatch, 'sample')}, {counted(work.microbatches_per_part, 'microbatch', 'es')} a share"
     yield from _fact("microbatch", text, width, lines.get("train.microbatch", ""))
     yield from _fact(

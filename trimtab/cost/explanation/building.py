@@ -33,6 +33,7 @@ from trimtab.cost.explanation.document import (
     StageFacts,
     TableFacts,
     TimelineFacts,
+    UnevenShares,
     Where,
     WorkFacts,
 )
@@ -43,6 +44,7 @@ from trimtab.cost.memory import ASSUMPTIONS as MEMORY_ASSUMPTIONS
 from trimtab.cost.memory import MemoryCounter, num_leaves
 from trimtab.cost.replicated import RankMemory as AllocatedMemory
 from trimtab.plan.explanation import LevelBytes, RankGroup, decisions, ranges, sent_in_step
+from trimtab.plan.explanation.share_traffic import ShareTraffic, share_traffic
 from trimtab.plan.physical import EMBEDDING, HEAD, Plan
 from trimtab.plan.pipelines import Timeline
 from trimtab.spec import Mesh, Program
@@ -252,7 +254,24 @@ def _work(plan: Plan, asked: Asked) -> WorkFacts:
         useful_flops=flops.useful,
         recomputed_flops=flops.recompute,
         repeated_share=max(0.0, 1 - needed / flops.useful.causal),
+        uneven=_uneven(plan),
         decided_by=_work_lines(asked),
+    )
+
+
+def _uneven(plan: Plan) -> tuple[UnevenShares, ...]:
+    alike: dict[ShareTraffic, list[int]] = {}
+    for rank, found in enumerate(share_traffic(plan)):
+        if found.tree_bytes > 0 or found.idle_bytes:
+            alike.setdefault(found, []).append(rank)
+    return tuple(
+        UnevenShares(
+            ranks=tuple(ranks),
+            shares=found.shares,
+            tree_bytes=max(0, found.tree_bytes),
+            idle_bytes=found.idle_bytes,
+        )
+        for found, ranks in alike.items()
     )
 
 

@@ -143,6 +143,23 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UnevenShares:
+    """What some ranks pay in a step where shares do not divide evenly among replicas.
+
+    Args:
+        ranks: That pay so.
+        shares: That each computes.
+        tree_bytes: That its sums of gradients send beyond those listed, for subtrees that are not whole on it.
+        idle_bytes: That it sends in collectives of microbatches of which it has none.
+    """
+
+    ranks: tuple[int, ...]
+    shares: int
+    tree_bytes: int
+    idle_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkFacts:
     """How a step's samples are cut.
 
@@ -160,6 +177,7 @@ class WorkFacts:
         useful_flops: Of one step on all ranks together: forward and backward pass, recompute left out.
         recomputed_flops: What is computed again.
         repeated_share: Part of the useful FLOPs that several ranks compute alike, or on padding; 0 in a good plan.
+        uneven: What ranks pay where shares do not divide evenly, those alike together; empty where they do.
         decided_by: For each key of the job file its line.
     """
 
@@ -176,6 +194,7 @@ class WorkFacts:
     useful_flops: Flops
     recomputed_flops: Flops
     repeated_share: float
+    uneven: tuple[UnevenShares, ...]
     decided_by: Mapping[str, str]
 
 
