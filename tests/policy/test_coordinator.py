@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.policy import events, wire
-from trimtab.policy import membership as m
+from trimtab.policy import members as m
 from trimtab.policy.coordinator import DECIDED, ITSELF, Coordinator, Line, Moment
 from trimtab.policy.quorum import Hosts
 from trimtab.terms import OnLoss, Phase

@@ -1,12 +1,14 @@
 """Hang, stop, livelock and silence are told apart, by values on one clock."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policy.test_membership import Agent, beat, fences, forms, hello, park, running
 from trimtab.policy import events, wire
-from trimtab.policy import membership as m
+from trimtab.policy import members as m
 from trimtab.policy.seating import Seating
 from trimtab.terms import OnLoss, Phase
 
@@ -36,7 +38,7 @@ def live(agent: Agent, seconds: float, **beats: wire.Beat | None) -> list[events
                 progress = said.progress + (
                     0 if said.progress >= 0 else agent.state.members[rank].progress + 2
                 )
-                agent.say(rank, m.replace(said, progress=progress))  # type: ignore[attr-defined]
+                agent.say(rank, replace(said, progress=progress))
         done += agent.feed(events.Tick())
     return done
 
@@ -82,7 +84,7 @@ def test_a_livelock_is_the_rank_that_is_busy_and_commits_nothing() -> None:
     """Heartbeat and progress go on: without a limit for the step it would run, and be paid for, for ever."""
     agent = running(3)
     waits = says(1, waiting=True)
-    agent.state = m.replace(agent.state, limits=m.Limits(step_s=100.0))  # type: ignore[attr-defined]
+    agent.state = replace(agent.state, limits=m.Limits(step_s=100.0))
     assert live(agent, 120, r0=waits, r1=says(BUSY), r2=waits) == [events.Kill(rank=1, incarnation=0)]
     fault = fault_of(agent, 1)
     assert fault.cause is events.Cause.LIVELOCK
@@ -93,7 +95,7 @@ def test_a_rank_that_says_it_waits_and_moves_is_busy() -> None:
     """It spins inside of a collective: no peer moves, and it would be taken for one of them."""
     agent = running(3)
     waits = says(1, waiting=True)
-    agent.state = m.replace(agent.state, limits=m.Limits(step_s=100.0))  # type: ignore[attr-defined]
+    agent.state = replace(agent.state, limits=m.Limits(step_s=100.0))
     actions = live(agent, 120, r0=waits, r1=says(BUSY, waiting=True), r2=waits)
     assert actions == [events.Kill(rank=1, incarnation=0)]
     assert fault_of(agent, 1).cause is events.Cause.LIVELOCK
@@ -102,7 +104,7 @@ def test_a_rank_that_says_it_waits_and_moves_is_busy() -> None:
 def test_a_long_evaluation_that_moves_is_no_livelock() -> None:
     """A step's limit must not fall on what is no step, nor on the step after it."""
     agent = running(1)
-    agent.state = m.replace(agent.state, limits=m.Limits(step_s=100.0))  # type: ignore[attr-defined]
+    agent.state = replace(agent.state, limits=m.Limits(step_s=100.0))
     assert live(agent, 300, r0=says(BUSY, phase=Phase.EVALUATE)) == []
     assert live(agent, 90, r0=says(BUSY)) == []
 
@@ -110,7 +112,7 @@ def test_a_long_evaluation_that_moves_is_no_livelock() -> None:
 def test_steps_that_commit_are_no_livelock() -> None:
     """However long the run is."""
     agent = running(1)
-    agent.state = m.replace(agent.state, limits=m.Limits(step_s=100.0))  # type: ignore[attr-defined]
+    agent.state = replace(agent.state, limits=m.Limits(step_s=100.0))
     for step in range(10):
         assert live(agent, 60, r0=says(BUSY)) == []
         agent.say(0, wire.Committed(epoch=1, step=step, t_ns=0))
@@ -189,7 +191,7 @@ def test_the_clock_of_another_machine_declares_nobody_dead(times_ns: list[int]) 
 def test_a_step_that_uses_up_the_grace_is_given_up() -> None:
     """S-CKP-20: a signal in a step longer than the grace saved nothing; what was finished before it must be."""
     agent = running(2)
-    agent.state = m.replace(agent.state, limits=m.Limits(stop_s=15.0))  # type: ignore[attr-defined]
+    agent.state = replace(agent.state, limits=m.Limits(stop_s=15.0))
     busy = says(BUSY)
     assert live(agent, 3, r0=busy, r1=busy) == []
     agent.feed(events.StopAsked())

@@ -1,13 +1,13 @@
 """Membership as a table of values: what the agent would do, without a process, a socket or a clock."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.policy import Seating, events, wire
-from trimtab.policy import membership as m
+from trimtab.policy import Seating, decide, events, wire
+from trimtab.policy import members as m
 from trimtab.terms import OnLoss, Phase
 
 
@@ -20,7 +20,7 @@ class Agent:
     done: list[events.Action] = field(default_factory=list)
 
     def feed(self, event: events.Event) -> list[events.Action]:
-        decision = m.decide(self.state, event, now_s=self.now_s, now_ns=int(self.now_s * 1e9))
+        decision = decide(self.state, event, now_s=self.now_s, now_ns=int(self.now_s * 1e9))
         self.state = decision.state
         self.done += decision.actions
         return list(decision.actions)
@@ -279,7 +279,7 @@ def test_a_stop_reaches_ranks_that_are_formed_later() -> None:
 def test_redo_reassigns_everything(on_loss: OnLoss) -> None:
     """These policies promise to compute the whole step under the new ownership."""
     agent = running(3)
-    agent.state = m.replace(agent.state, on_loss=on_loss)  # type: ignore[attr-defined]  # dataclasses.replace
+    agent.state = replace(agent.state, on_loss=on_loss)
     agent.exit(2)
     agent.say(0, park(1, 5, (0, 1)))
     assert forms(agent.say(1, park(1, 5, (2,))))[0].owners == (0, 0, 1, 1)

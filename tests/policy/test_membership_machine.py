@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from tests.policy.rank_models import Fleet, Process, active_in
-from trimtab.policy import Seating, events, wire
-from trimtab.policy import membership as m
+from trimtab.policy import Seating, events, membership, wire
+from trimtab.policy import members as m
 from trimtab.policy.budgets import Budget
 from trimtab.terms import OnLoss, Phase
 
@@ -39,7 +39,7 @@ Decide = Callable[..., m.Decision]
 class Membership(RuleBasedStateMachine):
     """One run: its agent, its ranks, and the promises."""
 
-    decide: Decide = staticmethod(m.decide)
+    decide: Decide = staticmethod(membership.decide)
 
     @initialize(
         num_ranks=st.integers(1, 4),
@@ -414,7 +414,7 @@ TestMembership = Membership.TestCase
 
 def _changed(change: Callable[[m.Decision, events.Event], m.Decision]) -> Decide:
     def decide(state: m.State, event: events.Event, *, now_s: float, now_ns: int) -> m.Decision:
-        return change(m.decide(state, event, now_s=now_s, now_ns=now_ns), event)
+        return change(membership.decide(state, event, now_s=now_s, now_ns=now_ns), event)
 
     return decide
 
@@ -448,14 +448,14 @@ def _impatient(state: m.State, event: events.Event, *, now_s: float, now_ns: int
             for rank, member in state.members.items()
         }
         state = replace(state, members=members)
-    return m.decide(state, event, now_s=now_s, now_ns=now_ns)
+    return membership.decide(state, event, now_s=now_s, now_ns=now_ns)
 
 
 def _forgets_the_condemned(state: m.State, event: events.Event, *, now_s: float, now_ns: int) -> m.Decision:
     """A rank that was killed for hanging is never buried."""
     if isinstance(event, events.Exited) and event.rank in state.condemned:
         return m.Decision(state=state)
-    return m.decide(state, event, now_s=now_s, now_ns=now_ns)
+    return membership.decide(state, event, now_s=now_s, now_ns=now_ns)
 
 
 def _spares_the_silent(decision: m.Decision, event: events.Event) -> m.Decision:

@@ -12,7 +12,8 @@ from trimtab.plan.shares import (
 )
 from trimtab.policy.budgets import Budget
 from trimtab.policy.cadence import NextSave, SaveObservations, expected_save_s, next_save, prior_mttf_s
-from trimtab.policy.membership import Limits, decide
+from trimtab.policy.members import Limits
+from trimtab.policy.membership import decide
 from trimtab.policy.retention import Retention, best_step
 from trimtab.policy.seating import Seating
 

@@ -16,7 +16,8 @@ from typing import Any
 from trimtab.ledger import EventKind
 from trimtab.policy import events, wire
 from trimtab.policy.codec import from_json, kinds_of, to_json
-from trimtab.policy.membership import State, decide
+from trimtab.policy.members import State
+from trimtab.policy.membership import decide
 
 DECIDED = EventKind.DECIDED.value
 """The kind of line that a coordinator goes on from."""

@@ -9,12 +9,11 @@ nothing lost.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TypeVar
 
 from trimtab.plan.shares import assign_shares, keep_only, take_over
-from trimtab.policy.budgets import Budget, Loss, LossKind, over_budget
+from trimtab.policy.budgets import Loss, LossKind, over_budget
 from trimtab.policy.events import (
     Abandoned,
     Action,
@@ -37,8 +36,8 @@ from trimtab.policy.events import (
     Tell,
     Tick,
 )
-from trimtab.policy.quorum import Hosts
-from trimtab.policy.seating import Seating
+from trimtab.policy.members import BrokenCollective, Decision, Member, Standing, State
+from trimtab.policy.overdue import doing, overdue, stalled
 from trimtab.policy.wire import (
     Accused,
     Admit,
@@ -50,7 +49,6 @@ from trimtab.policy.wire import (
     Finished,
     Form,
     Hello,
-    Message,
     Parked,
     Stop,
     Trouble,
@@ -58,126 +56,6 @@ from trimtab.policy.wire import (
 from trimtab.terms import OnLoss, Phase
 
 _V = TypeVar("_V")
-
-
-class Standing(StrEnum):
-    """Where a rank stands."""
-
-    STARTING = "starting"
-    PARKED = "parked"
-    TRAINING = "training"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Deadlines in seconds, all on the agent's clock.
-
-    ``heartbeat_s``: silence of the rank's heartbeat thread. ``progress_s``: its main thread gets nowhere though it
-    waits for nobody. ``phases_s`` overrides the latter by phase. ``step_s``: it works at one step, whatever progress it
-    tells. ``start_s``: from spawn to the first word. ``park_s``: from a fence until a rank that still beats has parked.
-    ``trouble_s``: from a broken collective until it counts as the cause, for the death that usually explains it is noticed
-    milliseconds later. ``stop_s``: from the wish to stop until a step that has not ended is given up, so that what is left
-    of the grace is enough to save.
-    """
-
-    heartbeat_s: float = 2.0
-    progress_s: float = 60.0
-    step_s: float = 600.0
-    phases_s: Mapping[Phase, float] = field(default_factory=dict)
-    start_s: float = 120.0
-    park_s: float = 30.0
-    trouble_s: float = 0.25
-    stop_s: float = 15.0
-    budget: Budget = field(default_factory=Budget)
-
-    def progress_in(self, phase: Phase) -> float:
-        """The limit that holds in a phase."""
-        return self.phases_s.get(phase, self.progress_s)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """What the agent knows of one rank's process.
-
-    ``stepping_since_s``: since when it works at its present step; the time of saves and evaluations is not counted.
-    """
-
-    rank: int
-    incarnation: int
-    standing: Standing = Standing.STARTING
-    spawned_at_s: float
-    heard_at_s: float
-    moved_at_s: float
-    stepping_since_s: float = 0.0
-    is_connected: bool = False
-    is_stopped: bool = False
-    progress: int = -1
-    phase: Phase = Phase.START
-    operation: str = ""
-    is_waiting: bool = False
-    step: int = 0
-    committed: int = 0
-    held: tuple[int, ...] = ()
-    store_port: int = 0
-    store_host: str = "127.0.0.1"
-    is_condemned: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """Everything that a decision depends on.
-
-    ``seating``: who of the living takes part. ``roster``: who does in this epoch, by position; other members of the epoch
-    are spares, who hand over what they hold and wait. ``leaving``: ranks that were told to go.
-    ``stop_asked_s``: when the run was asked to stop; None: it was not. ``is_hurried``: a step was given up for it.
-    """
-
-    num_shares: int
-    on_loss: OnLoss
-    limits: Limits
-    is_replacing: bool = False
-    seating: Seating = field(default_factory=Seating)
-    hosts: Hosts = field(default_factory=Hosts)
-    epoch: int = 0
-    is_formed: bool = False
-    fenced_at_s: float = 0.0
-    roster: tuple[int, ...] = ()
-    members: Mapping[int, Member] = field(default_factory=dict)
-    incarnations: Mapping[int, int] = field(default_factory=dict)
-    condemned: Mapping[int, tuple[Cause, str]] = field(default_factory=dict)
-    failures: Mapping[int, Failed] = field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
-    stop_asked_s: float | None = None
-    is_hurried: bool = False
-    is_over: bool = False
-    is_admitting: bool = False
-    trouble: "BrokenCollective | None" = None
-    leaving: frozenset[int] = frozenset()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the run was asked to stop."""
-        return self.stop_asked_s is not None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokenCollective:
-    """A rank said that its peers are gone. Usually a death is reported next, and is the cause."""
-
-    rank: int
-    error: str
-    t_ns: int
-    since_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    """The next state, what to do, and why (empty when nothing is worth saying)."""
-
-    state: State
-    actions: tuple[Action, ...] = ()
-    reason: str = ""
 
 
 def decide(state: State, event: Event, *, now_s: float, now_ns: int) -> Decision:
@@ -222,7 +100,7 @@ def _spawned(state: State, event: Spawned, now_s: float) -> Decision:
         moved_at_s=now_s,
     )
     incarnations = {**state.incarnations, event.rank: event.incarnation}
-    return Decision(state=replace(_with(state, member), incarnations=incarnations))
+    return Decision(state=replace(state.having(member), incarnations=incarnations))
 
 
 def _stopped(state: State, event: Stopped) -> Decision:
@@ -230,7 +108,7 @@ def _stopped(state: State, event: Stopped) -> Decision:
     member = state.members.get(event.rank)
     if member is None or member.incarnation != event.incarnation:
         return Decision(state=state)
-    return Decision(state=_with(state, replace(member, is_stopped=True)))
+    return Decision(state=state.having(replace(member, is_stopped=True)))
 
 
 def _received(state: State, event: Received, now_s: float) -> Decision:
@@ -241,29 +119,29 @@ def _received(state: State, event: Received, now_s: float) -> Decision:
     member = replace(member, heard_at_s=now_s, is_stopped=False)
     match event.message:
         case Hello():
-            return Decision(state=_with(state, replace(member, is_connected=True)))
+            return Decision(state=state.having(replace(member, is_connected=True)))
         case Beat() as beat:
-            return Decision(state=_with(state, _after_beat(member, beat, now_s)))
+            return Decision(state=state.having(_after_beat(member, beat, now_s)))
         case Committed() as commit:
-            state = _with(
-                state, replace(member, step=commit.step + 1, moved_at_s=now_s, stepping_since_s=now_s)
+            state = state.having(
+                replace(member, step=commit.step + 1, moved_at_s=now_s, stepping_since_s=now_s)
             )
             if commit.epoch != state.epoch or not state.is_formed:
                 return Decision(state=state)
             return _let_go(replace(state, hosts=state.hosts.committed()))
         case Parked() as parked:
-            return _parked(_with(state, member), member, parked, now_s)
+            return _parked(state.having(member), member, parked, now_s)
         case Trouble() as trouble if trouble.epoch == state.epoch and state.is_formed:
-            return Decision(state=_in_trouble(_with(state, member), member.rank, trouble, now_s))
+            return Decision(state=_in_trouble(state.having(member), member.rank, trouble, now_s))
         case Accused() as accused if accused.epoch == state.epoch and state.is_formed:
-            return _accused(_with(state, member), accused)
+            return _accused(state.having(member), accused)
         case Finished():
-            return _finished(_with(state, replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
+            return _finished(state.having(replace(member, standing=Standing.FINISHED, moved_at_s=now_s)))
         case Failed() as failed:
             failures = {**state.failures, member.rank: failed}
-            return Decision(state=replace(_with(state, member), failures=failures))
+            return Decision(state=replace(state.having(member), failures=failures))
         case _:
-            return Decision(state=_with(state, member))
+            return Decision(state=state.having(member))
 
 
 def _accused(state: State, accused: Accused) -> Decision:
@@ -273,7 +151,7 @@ def _accused(state: State, accused: Accused) -> Decision:
         return Decision(state=state)
     detail = f"computes wrong numbers: {accused.reason}"
     condemned = {**state.condemned, member.rank: (Cause.CORRUPT, detail)}
-    state = replace(_with(state, replace(member, is_condemned=True)), condemned=condemned)
+    state = replace(state.having(replace(member, is_condemned=True)), condemned=condemned)
     kill = Kill(rank=member.rank, incarnation=member.incarnation)
     return Decision(state=state, actions=(kill,), reason=f"rank {member.rank} {detail}")
 
@@ -316,11 +194,11 @@ def _parked(state: State, member: Member, parked: Parked, now_s: float) -> Decis
         store_host=parked.store_host,
         moved_at_s=now_s,
     )
-    state = _with(state, member)
+    state = state.having(member)
     if newcomer and state.is_formed:
         if len(_seats(state, _could_train(state))) <= len(state.roster):
             return Decision(state=state, reason=f"rank {member.rank} is ready and waits as a spare")
-        actions = _tell_all(state, Admit(), standing=Standing.TRAINING)
+        actions = state.tell_all(Admit(), standing=Standing.TRAINING)
         return Decision(
             state=replace(state, is_admitting=True),
             actions=actions,
@@ -484,7 +362,7 @@ _NOTICES = ("signal SIGTERM", "signal SIGUSR1")
 
 
 def _without(found: Mapping[int, _V], rank: int) -> dict[int, _V]:
-    return {known: value for known, value in found.items() if known != rank}
+    return {each: value for each, value in found.items() if each != rank}
 
 
 def _after_loss(state: State, member: Member, fault: Fault, now_s: float) -> Decision:
@@ -622,7 +500,7 @@ def _give_up(state: State, error: str, *, is_input_error: bool = False, is_cut_o
 
 
 def _stop_asked(state: State, now_s: float) -> Decision:
-    actions = _tell_all(state, Stop(), standing=Standing.TRAINING)
+    actions = state.tell_all(Stop(), standing=Standing.TRAINING)
     return Decision(
         state=replace(state, stop_asked_s=now_s),
         actions=actions,
@@ -669,7 +547,7 @@ def _resize_asked(state: State, event: ResizeAsked) -> Decision:
     )
     if len(_seats(state, _could_train(state))) != len(state.roster):
         state = replace(state, is_admitting=True)
-        actions += _tell_all(state, Admit(), standing=Standing.TRAINING)
+        actions += state.tell_all(Admit(), standing=Standing.TRAINING)
     reason = f"asked to go on with {event.devices} devices"
     return Decision(state=state, actions=actions, reason=reason)
 
@@ -702,49 +580,33 @@ def _tick(state: State, now_s: float, now_ns: int) -> Decision:
     actions: list[Action] = []
     reasons: list[str] = []
     for member in state.members.values():
-        verdict = None if member.is_condemned else _overdue(state, member, now_s)
+        verdict = None if member.is_condemned else overdue(state, member, now_s)
         if verdict is None:
             continue
         cause, detail = verdict
         condemned = {**state.condemned, member.rank: (cause, detail)}
-        state = replace(_with(state, replace(member, is_condemned=True)), condemned=condemned)
+        state = replace(state.having(replace(member, is_condemned=True)), condemned=condemned)
         actions.append(Kill(rank=member.rank, incarnation=member.incarnation))
         reasons.append(f"rank {member.rank}: {detail}")
     trouble = state.trouble
     if trouble is not None and not actions and now_s - trouble.since_s > state.limits.trouble_s:
         reason = f"rank {trouble.rank} lost its peers, and all of them live: {trouble.error}"
         return _fence(state, now_s, fault_ns=trouble.t_ns, reason=reason)
-    if not actions and trouble is None and (stalled := _stalled(state, now_s)):
-        return _leave_stalled(state, stalled, now_s, now_ns)
+    if not actions and trouble is None and (waiting := stalled(state, now_s)):
+        return _leave_stalled(state, waiting, now_s, now_ns)
     return Decision(state=state, actions=tuple(actions), reason="; ".join(reasons))
 
 
-def _stalled(state: State, now_s: float) -> list[Member]:
-    """The ranks of an epoch in which everybody waits for everybody, and has for long; none if there is one that works."""
-    inside = [m for m in state.members.values() if m.standing is Standing.TRAINING and m.rank in state.roster]
-    limit_s = state.limits.progress_s
-    is_stalled = state.is_formed and all(m.is_waiting and now_s - m.moved_at_s > limit_s for m in inside)
-    return inside if is_stalled else []
-
-
-def _leave_stalled(state: State, stalled: list[Member], now_s: float, now_ns: int) -> Decision:
+def _leave_stalled(state: State, waiting: list[Member], now_s: float, now_ns: int) -> Decision:
     """Nobody is to blame, so nobody is killed: all leave the epoch and form the next one."""
-    first = min(stalled, key=lambda member: member.rank)
-    waited_s = now_s - max(member.moved_at_s for member in stalled)
-    reason = f"every rank waits, for {waited_s:.1f} s: {'; '.join(_doing(member) for member in stalled)}"
+    first = min(waiting, key=lambda member: member.rank)
+    waited_s = now_s - max(member.moved_at_s for member in waiting)
+    reason = f"every rank waits, for {waited_s:.1f} s: {'; '.join(doing(member) for member in waiting)}"
     loss = Loss(kind=LossKind.NODE_LOSS, step=first.step, epoch=state.epoch, committed=first.step)
     state = replace(state, losses=(*state.losses, loss))
     if verdict := over_budget(state.losses, state.limits.budget):
         return _give_up(state, f"{reason}; {verdict}")
     return _fence(state, now_s, fault_ns=now_ns - round(waited_s * 1e9), reason=reason)
-
-
-def _doing(member: Member) -> str:
-    """Where a rank is, and what it waited for last."""
-    if member.is_waiting and member.operation:
-        return f"rank {member.rank} in {member.operation}"
-    last = f", after {member.operation}" if member.operation else ""
-    return f"rank {member.rank} in phase {member.phase} of step {member.step}{last}"
 
 
 def _is_apart_too_long(state: State, now_s: float) -> bool:
@@ -754,43 +616,3 @@ def _is_apart_too_long(state: State, now_s: float) -> bool:
         return False
     num_parked = sum(m.standing is Standing.PARKED for m in state.members.values())
     return not _may_form(state) or state.seating.num_seats(num_parked) == 0
-
-
-def _overdue(state: State, member: Member, now_s: float) -> tuple[Cause, str] | None:
-    limits = state.limits
-    silent_s = now_s - member.heard_at_s
-    still_s = now_s - member.moved_at_s
-    if member.standing is Standing.STARTING and not member.is_connected:
-        if now_s - member.spawned_at_s > limits.start_s:
-            return Cause.START_TIMEOUT, f"did not report within {limits.start_s:g} s of its start"
-        return None
-    where = f"in phase {member.phase} of step {member.step}"
-    last = f"; its last collective: {member.operation}" if member.operation else ""
-    if silent_s > limits.heartbeat_s:
-        what = "stopped, " if member.is_stopped else ""
-        cause = Cause.STOPPED if member.is_stopped else Cause.SILENT
-        return cause, f"{what}no sign of life for {silent_s:.1f} s {where}{last}"
-    if member.standing is Standing.TRAINING and not state.is_formed:
-        parked_late_s = now_s - max(state.fenced_at_s, member.moved_at_s)
-        if parked_late_s > limits.park_s:
-            return Cause.NOT_PARKED, f"did not leave epoch {state.epoch} within {limits.park_s:g} s{last}"
-        return None
-    if member.standing not in (Standing.TRAINING, Standing.STARTING):
-        return None
-    is_still = still_s > limits.progress_in(member.phase)
-    if is_still and not member.is_waiting:
-        return Cause.STUCK, f"alive but without progress for {still_s:.1f} s {where}{last}"
-    # Who really waits does not move.
-    is_busy = not is_still or not member.is_waiting
-    stepping_s = now_s - member.stepping_since_s
-    if member.standing is Standing.TRAINING and is_busy and stepping_s > limits.step_s:
-        return Cause.LIVELOCK, f"busy for {stepping_s:.1f} s {where}, which it does not finish{last}"
-    return None
-
-
-def _tell_all(state: State, message: Message, *, standing: Standing) -> tuple[Action, ...]:
-    return tuple(Tell(rank=m.rank, message=message) for m in state.members.values() if m.standing is standing)
-
-
-def _with(state: State, member: Member) -> State:
-    return replace(state, members={**state.members, member.rank: member})

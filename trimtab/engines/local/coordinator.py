@@ -32,7 +32,7 @@ from trimtab.policy.coordinator import (
     Line,
     Moment,
 )
-from trimtab.policy.membership import State
+from trimtab.policy.members import State
 from trimtab.policy.quorum import FIRST, Hosts
 from trimtab.terms.version import __version__
 
