@@ -17,7 +17,8 @@ _MOST = 16
 class Formations(Mapping[int, Plan]):
     """The plans of a strategy by their number of devices: on all of them, and on fewer; made when they are asked for.
 
-    Where shares are added in their fixed tree on all devices, so they are on fewer; what cannot hold there is no plan.
+    Where bits depend on the number of ranks, for shares are not added in their fixed tree, there is none on fewer: who is
+    lost is waited for.
 
     Args:
         program: The strategy.
@@ -28,8 +29,8 @@ class Formations(Mapping[int, Plan]):
 
     def __init__(self, program: Program, training: Training, *, plan: Plan, cluster: Cluster) -> None:
         self._program, self._training, self._plan, self._cluster = program, training, plan, cluster
-        self._is_exact = obstacle_to_same_bits(plan) is None
-        meshes = smaller_meshes(plan.mesh, elastic_axes(plan))[:_MOST]
+        axes = elastic_axes(plan) if _is_exact(plan) else ()
+        meshes = smaller_meshes(plan.mesh, axes)[:_MOST]
         self._meshes = {mesh.num_devices: mesh for mesh in meshes}
         self._plans: dict[int, Plan | None] = {plan.mesh.num_devices: plan}
 
@@ -57,4 +58,8 @@ class Formations(Mapping[int, Plan]):
             found = compile_program(self._program, self._training, mesh=mesh, cluster=self._cluster)
         except StrategyError:
             return None
-        return found if not self._is_exact or obstacle_to_same_bits(found) is None else None
+        return found if _is_exact(found) else None
+
+
+def _is_exact(plan: Plan) -> bool:
+    return plan.work.has_fixed_order and obstacle_to_same_bits(plan) is None

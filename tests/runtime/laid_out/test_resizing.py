@@ -18,7 +18,7 @@ STRATEGIES = {
     "stages": "MESH pp 2, dp 2; SPLIT layers OVER pp; SPLIT batch OVER dp",
 }
 CHAINS = {"replicas": [3, 2, 4, 1], "stored": [3, 2, 4, 1], "stages": [2, 4, 2]}
-STEPS = ("--set", "train.steps=600")
+STEPS = ("--set", "train.steps=400")
 
 
 def asked(trimtab: Trimtab, run: Path, devices: int) -> list[int]:
@@ -28,18 +28,19 @@ def asked(trimtab: Trimtab, run: Path, devices: int) -> list[int]:
     return active
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*STRATEGIES])
 def test_a_run_shrinks_and_grows_and_keeps_its_bits(trimtab: Trimtab, workplace: Path, name: str) -> None:
     """Four devices, three, two, four, one: shares are what is added, and not ranks."""
     strategy = ("--set", f'parallelism="{STRATEGIES[name]}"', "--set", "orchestration.devices=4")
-    calm = trimtab("run", "tiny.yaml", "--json", "--set", "run=calm", *strategy, *STEPS)
+    calm = trimtab("run", "tiny.yaml", "--json", "--set", "run=calm", *strategy, *STEPS, timeout=240)
     command = [sys.executable, "-m", "trimtab", "run", "tiny.yaml", "--json", "--set", f"run=resized-{name}", *strategy, *STEPS]  # fmt: skip
     with subprocess.Popen(command, cwd=workplace, stdout=subprocess.PIPE, text=True) as process:
         folder = workplace / "runs" / f"resized-{name}-1"
         wait_for_steps(folder, 5)
         for devices in CHAINS[name]:
             assert len(asked(trimtab, folder, devices)) == devices
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=240)
     ran = json.loads(said)
     assert ran["state"] == "done"
     assert ran["weights_sha256"] == calm.document["weights_sha256"]
