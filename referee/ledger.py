@@ -43,20 +43,32 @@ SLACK_S = 0.5
 
 @dataclass
 class Watch:
-    """The referee's own clock: when each rank's process was first and last seen alive, ns."""
+    """The referee's own clock: when each rank's process was first and last seen alive, ns; and, by agent, since when
+
+    something loaded what the first ranks are forked from.
+    """
 
     seen: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    loading: dict[int, int] = field(default_factory=dict)
+    waited: dict[tuple[int, int], int] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
 
     def look(self, run: str, agent: int) -> None:
         """Note who lives now."""
         now_ns = time.monotonic_ns()
+        if processes.loaders_of(run, agent):
+            self.loading.setdefault(agent, now_ns)
         for rank in processes.ranks_of(run, agent):
+            if rank.identity not in self.seen:
+                first_ns = self.first.setdefault(agent, now_ns)
+                is_first = now_ns - first_ns < SLACK_S * 1e9
+                self.waited[rank.identity] = first_ns - self.loading.get(agent, first_ns) if is_first else 0
             self.seen.setdefault(rank.identity, [now_ns, now_ns])[1] = now_ns
 
     @property
     def total_ns(self) -> int:
-        """Process time seen, summed over ranks."""
-        return sum(last - first for first, last in self.seen.values())
+        """Process time seen, summed over ranks, with the time for which the first of them waited for their loading."""
+        return sum(last - first for first, last in self.seen.values()) + sum(self.waited.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

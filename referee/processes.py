@@ -11,6 +11,8 @@ _LISTENING = "0A"
 _SHARED_MEMORY = "/dev/shm"
 RUN_VARIABLE = "TRIMTAB_RUN"
 _COORDINATOR = b"trimtab.engines.local.coordinator"
+_RANK = b"rank-"
+"""How the name begins that a rank gives its process; the one that it is forked from has another."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -56,11 +58,19 @@ def run_of(pid: int) -> str:
 
 
 def ranks_of(run: str, agent: int) -> list[Sighting]:
-    """The living ranks of a run: the agent's own children but the coordinator, oldest first."""
+    """The living ranks of a run: those of the agent's own children that have a rank's name, oldest first."""
+    return [process for process in processes_of(run) if process.parent == agent and _is_rank(process.pid)]
+
+
+def loaders_of(run: str, agent: int) -> list[Sighting]:
+    """What the agent's ranks are forked from, once it has loaded what they need."""
     coordinators = coordinators_of(run)
-    return [
-        process for process in processes_of(run) if process.parent == agent and process not in coordinators
-    ]
+    others = [process for process in processes_of(run) if process not in coordinators]
+    return [process for process in others if process.parent == agent and not _is_rank(process.pid)]
+
+
+def _is_rank(pid: int) -> bool:
+    return _bytes(_PROC / str(pid) / "comm").startswith(_RANK)
 
 
 def coordinators_of(run: str) -> list[Sighting]:

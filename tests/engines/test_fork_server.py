@@ -62,6 +62,7 @@ def test_ranks_are_children_of_the_agent(workplace: Path, alone: Ran) -> None:
             assert SERVER in command_line(pid).split(b"\0")
             assert parent_of(pid) == run.process.pid
             assert os.getsid(pid) == pid
+            assert Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").startswith("rank-")
         assert parent_of(server) == run.process.pid
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]

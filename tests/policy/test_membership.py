@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.policy import Seating, decide, events, wire
+from trimtab.policy import Budget, Seating, decide, events, wire
 from trimtab.policy import members as m
 from trimtab.terms import OnLoss, Phase
 
@@ -229,6 +229,21 @@ def test_a_newcomer_is_admitted_at_a_border() -> None:
     assert admits == [events.Tell(rank=0, message=wire.Admit())]
     form = forms(agent.say(0, park(2, 9)))[0]
     assert (form.members, form.step, form.source, form.is_healing) == ((0, 1), 9, 0, True)
+
+
+def test_a_newcomer_that_dies_before_its_first_word_dies_in_the_step_of_its_epoch() -> None:
+    """Four of them would be four losses of step 0, which ends a run as one that fails in the same step again and again."""
+    agent = running(2, is_replacing=True)
+    agent.state = replace(agent.state, limits=m.Limits(budget=Budget(node_losses=9)))
+    for incarnation, step in enumerate((5, 9, 14, 20)):
+        agent.exit(1, incarnation=incarnation)
+        agent.say(0, park(1 + 2 * incarnation, step, (0, 1)))
+        agent.feed(events.Spawned(rank=1, incarnation=incarnation + 1))
+        agent.say(1, hello(1, incarnation + 1), incarnation=incarnation + 1)
+        agent.say(1, park(-1, 0), incarnation=incarnation + 1)
+        agent.say(0, park(2 + 2 * incarnation, step + 1))
+        assert agent.state.members[1].step == step + 1
+    assert not agent.state.is_over
 
 
 def test_the_last_rank_is_started_again() -> None:

@@ -48,4 +48,4 @@ def test_a_child_of_a_living_agent_goes_on(module: str, tmp_path: Path) -> None:
     }
     ran = start(module, ticket, tmp_path)
     assert ran.returncode != 0
-    assert "KeyError" in ran.stderr
+    assert "KeyError: 'rank'" in ran.stderr

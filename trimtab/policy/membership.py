@@ -245,7 +245,7 @@ def _form_if_complete(decision: Decision, now_s: float) -> Decision:
     form = _form(state, ready, active)
     members = {
         **state.members,
-        **{m.rank: _trains(m, now_s) for m in ready},
+        **{m.rank: _trains(m, form.step, now_s) for m in ready},
     }
     state = replace(
         state,
@@ -267,10 +267,15 @@ def _form_if_complete(decision: Decision, now_s: float) -> Decision:
     return Decision(state=state, actions=decision.actions + actions, reason="; ".join(reasons))
 
 
-def _trains(member: Member, now_s: float) -> Member:
-    """It may have waited for long to be formed: what it does now is timed from now on."""
+def _trains(member: Member, step: int, now_s: float) -> Member:
+    """It may have waited for long to be formed: what it does now is timed from now on, and is of this step."""
     return replace(
-        member, standing=Standing.TRAINING, is_waiting=False, moved_at_s=now_s, stepping_since_s=now_s
+        member,
+        standing=Standing.TRAINING,
+        step=step,
+        is_waiting=False,
+        moved_at_s=now_s,
+        stepping_since_s=now_s,
     )
 
 

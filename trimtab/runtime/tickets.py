@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.runtime.lifeline import die_with_parent, is_orphan
+from trimtab.runtime.lifeline import die_with_parent, is_orphan, name_process
 from trimtab.runtime.recorder import Recorder
 
 STOP_NOTICES = (signal.SIGTERM, signal.SIGUSR1)
@@ -17,7 +17,7 @@ STOP_NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def take_ticket() -> Mapping[str, Any] | None:
-    """Tie this process to its agent, read who it is, and go to the job's working folder.
+    """Tie this process to its agent, read who it is, take its name, and go to the job's working folder.
 
     SIGUSR2 prints the stack of every thread. SIGINT is passed over: a terminal's Ctrl-C reaches the whole group, and
     the agent decides. A notice of preemption is noted, until somebody hears it. Returns None if the agent died before this
@@ -30,6 +30,7 @@ def take_ticket() -> Mapping[str, Any] | None:
     ticket: Mapping[str, Any] = json.loads(line)
     if is_orphan(ticket["agent_pid"]):
         return None
+    name_process(f"rank-{ticket['rank']}")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
