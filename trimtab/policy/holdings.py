@@ -51,6 +51,11 @@ class Ground:
     size: int
     holdings: Mapping[int, tuple[Holding, ...]]
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it is what ranks hold now, every piece of it, and no copy of before."""
+        return all(those[0].is_live for those in self.holdings.values())
+
 
 def catch_up(holdings: Sequence[Holding]) -> tuple[tuple[Holding, ...], frozenset[int]]:
     """Bring ranks forward that have all of a step which others have committed.

@@ -227,6 +227,16 @@ class Keeper:
                 self._save(finished)
                 self._drain()
 
+    def newest_saved(self) -> int:
+        """The step of the newest complete checkpoint; 0 if there is none, or the place does not answer.
+
+        On any rank, inside an epoch or not.
+        """
+        try:
+            return max(self.complete_steps(), default=0)
+        except OSError:
+            return 0
+
     def complete_steps(self) -> list[int]:
         """Steps of the complete checkpoints."""
         return [found.step for found in find_checkpoints(self._rules.root) if found.is_complete]

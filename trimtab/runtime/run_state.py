@@ -101,13 +101,14 @@ class RunState(Protocol):
     def enter(self, group: Group) -> None:
         """An epoch of these ranks begins; they have caught up, or are going to go back."""
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp | None:
+    def catch_up(self, group: Group, form: Form, committed: int, saved: Callable[[], int]) -> CaughtUp | None:
         """Bring all ranks of a new epoch to one state.
 
         Args:
             group: All of them, spares too.
             form: Of the epoch.
             committed: Steps that are in this rank's state.
+            saved: The step of the newest complete checkpoint, 0 if there is none; the first rank is asked.
 
         Returns: What it is; None if only a checkpoint can, and all that take part must go back to one.
         """
@@ -185,7 +186,7 @@ class ReplicatedState:
     def enter(self, group: Group) -> None:
         """See RunState; nothing is to be done."""
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp:
+    def catch_up(self, group: Group, form: Form, committed: int, saved: Callable[[], int]) -> CaughtUp:
         """See RunState. Everybody takes the state of the rank that is ahead; who has it gets the same bits back."""
         if form.is_healing:
             self._share(group, source=form.source)

@@ -350,7 +350,7 @@ class Trainer:
                 interrupt=self._link.interrupt,
             )
             self._groups.append(everybody)
-            caught = self._state.catch_up(everybody, form, self._committed)
+            caught = self._state.catch_up(everybody, form, self._committed, self._keeper.newest_saved)
             if self._rank not in form.active:
                 self._recorder.event("entered", epoch=form.epoch, members=form.active, step=form.step)
                 self._link.wait_for_end()
@@ -358,7 +358,7 @@ class Trainer:
             self._groups.append(group)
             self._state.enter(group)
             if caught is None:
-                self._go_back(group, f"epoch {form.epoch} begins, and what ranks hold does not fit together")
+                self._go_back(group, f"epoch {form.epoch} begins, and no newer state is whole")
             else:
                 self._follow(caught, group, form)
         self._recorder.event("entered", epoch=form.epoch, members=group.members, step=self._committed)

@@ -76,6 +76,17 @@ def test_pieces_that_only_a_buddy_has_are_cut_anew(trimtab: Trimtab, undisturbed
     assert not ran.events("checkpoint")
 
 
+def test_a_checkpoint_that_is_newer_than_the_copies_is_taken(trimtab: Trimtab, undisturbed: Ran) -> None:
+    """Copies may be rare; what has been saved since is not computed again."""
+    ran = run(
+        trimtab, FSDP, "--set", "fault_tolerance.snapshots=11", "--set", "fault_tolerance.checkpoint.every=4",
+        "--inject", "kill:rank=1,step=10,phase=compute",
+    )  # fmt: skip
+    assert_same(ran, undisturbed)
+    assert [event["to_step"] for event in ran.events("rollback", "agent-*")] == [8]
+    assert ran.events("moved", "agent-*") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["pipes", "fsdp"])
 def test_who_is_lost_is_replaced_and_all_take_part_again(trimtab: Trimtab, layout: str) -> None:

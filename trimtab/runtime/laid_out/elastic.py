@@ -111,7 +111,7 @@ class ElasticSeat:
         if self._snapshots is not None:
             self._snapshots.enter(numbered, group.members, self.seat.state, is_alone=self.seat.is_alone)
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp | None:
+    def catch_up(self, group: Group, form: Form, committed: int, saved: Callable[[], int]) -> CaughtUp | None:
         """See RunState."""
         started_s = time.monotonic()
         seats = [*self._leaving]
@@ -125,7 +125,8 @@ class ElasticSeat:
         newest = max((holding.step for holding in held if holding.is_live), default=0)
         ground = newest_ground(held, self._covers)
         unchanged = ground is not None and self._is_unchanged(ground, form.active)
-        if ground is None or not (unchanged or self._can_move(ground)):
+        can_go_on = ground is not None and (unchanged or self._can_move(ground))
+        if ground is None or not can_go_on or self._is_older(ground, group, saved):
             self._sit_down(form.active)
             return None
         if not unchanged:
@@ -229,6 +230,14 @@ class ElasticSeat:
     def _can_move(self, ground: Ground) -> bool:
         """Before the first update there are no master copies yet; what compression keeps belongs to one layout."""
         return ground.updates > 0 and not self.seat.state.has_leftovers
+
+    def _is_older(self, ground: Ground, group: Group, saved: Callable[[], int]) -> bool:
+        """Whether a checkpoint is newer than the copies that all would go on from; who lives is ahead of any."""
+        if ground.is_live:
+            return False
+        step = torch.tensor([saved() if group.rank == group.members[0] else 0], dtype=torch.int64)
+        group.broadcast(step, source=group.members[0])
+        return int(step.item()) > ground.step
 
     def _sit_down(self, active: Sequence[int]) -> None:
         """Take the seat that the epoch gives to this rank; a checkpoint, or the first weights, fill it."""

@@ -98,7 +98,7 @@ class StoredState:
         """See RunState; from here on tensors can be gathered."""
         self._stored.connect(Carrier(group, self._timed))
 
-    def catch_up(self, group: Group, form: Form, committed: int) -> CaughtUp | None:
+    def catch_up(self, group: Group, form: Form, committed: int, saved: Callable[[], int]) -> CaughtUp | None:
         """See RunState. Pieces fit together if nobody was interrupted inside an update and all are at one step."""
         return fit_together(group, is_torn=self._is_torn, committed=committed)
 
