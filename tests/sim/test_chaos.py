@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from trimtab.sim.chaos import Observed, Strike, Trial, draw_trial, judge
-from trimtab.spec.injections import FaultKind
+from trimtab.spec.injections import FaultKind, parse_injections
 from trimtab.spec.scenarios import AgentFault, Expectation, Scenario
 from trimtab.terms import Phase, RunState
 
@@ -43,6 +43,18 @@ def test_what_is_drawn_lies_where_the_file_says() -> None:
     assert {fault.rank for fault in faults} == {0, 1, 2, 3}
     assert {fault.phase for fault in faults} == {Phase.COMPUTE, Phase.REDUCE}
     assert {fault.kind for fault in faults} == {FaultKind.KILL, FaultKind.STOP}
+
+
+def test_what_is_drawn_is_what_the_run_is_told() -> None:
+    """A fault that the run knows under another name would count as one that never struck."""
+    kinds = (
+        {"kind": kind, "step": 9} for kind in ("kill", "nan", "slow", "sleep", "disk-full", "torn-checkpoint")
+    )
+    told = [fault for fault in kinds for _ in range(3)]
+    for seed in range(20):
+        faults = drawn(seed, *told).injections
+        again = parse_injections([fault.text for fault in faults], devices=4)
+        assert [fault.mark for fault in faults] == [fault.mark for fault in again]
 
 
 def test_no_fault_is_drawn_twice() -> None:

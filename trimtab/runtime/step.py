@@ -309,10 +309,11 @@ class StepRunner:
                 continue
             with self._recorder.within(Clock.DEGRADED if self._recovering else Clock.COMPUTE):
                 self._leaves[share] = yield from self._compute_share(step, share)
-            self.work.computed.append(share)
-            if self._recovering:
-                self.work.recovered.append(share)
-            self._recorder.event("share", step=step, share=share)
+            with self._recorder.within(Clock.HOST_WAIT):
+                self.work.computed.append(share)
+                if self._recovering:
+                    self.work.recovered.append(share)
+                self._recorder.event("share", step=step, share=share)
 
     def _compute_share(self, step: int, share: int) -> Asking[Tensor]:
         leaf = yield from self._gradients_of(step, share)

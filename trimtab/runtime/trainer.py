@@ -241,7 +241,8 @@ class Trainer:
             elif not result.is_applied and result.targets and not result.is_left_out:
                 self._after_nonfinite(group, result.step)
             self._stop_agreed = result.stop_agreed
-            self._keeper.at_border(self._committed)
+            with self._recorder.within(Clock.HOST_WAIT):
+                self._keeper.at_border(self._committed)
             if result.border_agreed and not result.stop_agreed:
                 raise _BorderReached("newcomers wait")
         self._finish(group)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from trimtab.spec.injections import FaultKind, Injection
+from trimtab.spec.injections import KEYS_OF_FAULTS, FaultKind, Injection
 from trimtab.spec.scenarios import AgentFault, Between, Disturbance, Expectation, HowMany, Scenario, When
 from trimtab.terms import Phase, RunState
 
@@ -103,7 +103,7 @@ def _draw(disturbance: Disturbance, devices: int, random: Random) -> Injection |
         return Strike(kind=kind, rank=rank, after_s=after_s)
     return Injection(
         kind=kind,
-        rank=rank,
+        rank=rank if "rank" in KEYS_OF_FAULTS[kind] else 0,  # who saves needs no number
         step=step or 0,
         phase=phase,
         ms=disturbance.ms,
