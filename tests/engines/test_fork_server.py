@@ -130,7 +130,8 @@ def test_threads_are_no_company_for_a_fork(serve: Serve) -> None:
     """A lock that a thread held at the fork is held for ever in the copy."""
     process = serve(
         "import threading, time; from trimtab.runtime import fork_server;"
-        "fork_server._load = threading.Thread(target=time.sleep, args=(60,), daemon=True).start; fork_server.main()"
+        "fork_server._load = lambda _: threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
+        "fork_server.main()"
     )
     assert process.returncode == 1
     assert process.stderr is not None

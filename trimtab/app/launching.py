@@ -18,6 +18,8 @@ from trimtab.terms import Phase, read_address
 RANK_MODULE = "trimtab.runtime.worker"
 FORK_SERVER_MODULE = "trimtab.runtime.fork_server"
 SCRIPT_MODULE = "trimtab.runtime.script_worker"
+_LOADED_BY_PLANS = ("torch.fx.experimental.symbolic_shapes",)
+"""By torch, at the first backward pass that begins at a gradient, as those of pieces and stages do."""
 _BEATS_PER_LIMIT = 4
 """Heartbeats within the silence that is tolerated: three in a row may be late."""
 
@@ -53,6 +55,7 @@ def build_launch(
     """
     card, tolerance = job.orchestration, job.fault_tolerance
     program = parse_strategy(job.parallelism.text, source="parallelism")
+    is_replicated = trains_as_replicas(job, program)
     return Launch(
         run=folder.name,
         folder=folder.resolve(),
@@ -60,6 +63,7 @@ def build_launch(
         devices=card.devices,
         module=RANK_MODULE if job.script is None else SCRIPT_MODULE,
         fork_server=FORK_SERVER_MODULE if job.script is None else None,
+        loaded_once=() if job.script is not None or is_replicated else _LOADED_BY_PLANS,
         rank_settings={
             "job": plain_values(job),
             "injections": [injection.to_json() for injection in injections],
@@ -82,7 +86,7 @@ def build_launch(
         ),
         limits=limits_of(job),
         num_shares=0 if tolerance.shares == "off" else int(tolerance.shares),
-        on_loss=rule_of(job, is_replicated=trains_as_replicas(job, program)),
+        on_loss=rule_of(job, is_replicated=is_replicated),
         is_replacing=tolerance.replace,
         seating=seating_of(job, program, machine),
         grace_s=card.grace,

@@ -63,6 +63,7 @@ class Launch:
         token_file: Of the run's token; None for one in the run's folder.
         patience_s: How long hosts that cannot reach each other wait before they end.
         fork_server: Python module of the process that a host's ranks are forked from; None starts each of them anew.
+        loaded_once: Modules that it loads beyond what every rank needs.
     """
 
     run: str
@@ -89,6 +90,7 @@ class Launch:
     token_file: Path | None = None
     patience_s: float = 60.0
     fork_server: str | None = None
+    loaded_once: tuple[str, ...] = ()
 
     @property
     def placement(self) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
-"""`python -m trimtab.runtime.fork_server FD AGENT`: loads once what every rank needs, and is forked into the ranks.
+"""`python -m trimtab.runtime.fork_server FD AGENT [MODULE...]`: loads once what every rank needs, and is forked into the ranks.
 
 It holds no tensors and starts no threads, or it refuses to serve: a copy of a process with threads, or with a device that
 is in use, may hang. The agent starts every rank anew then.
 """
 
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -33,7 +34,7 @@ def main() -> None:
     import numpy as np  # noqa: F401 - its threads are OpenBLAS's, which ends them at a fork and starts others in the copy
 
     num_safe = _num_threads()
-    _load()
+    _load(sys.argv[3:])
     num_started = _num_threads() - num_safe
     if num_started:
         sys.exit(f"what ranks load has started {num_started} threads: such a process cannot be forked")
@@ -53,9 +54,12 @@ def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _load() -> None:
-    """What a rank needs: torch and our own modules."""
+def _load(modules: Sequence[str]) -> None:
+    """What a rank needs: torch and our own modules, and what else this run is going to load."""
     import trimtab.runtime.assembly  # noqa: F401 - to have it
+
+    for module in modules:
+        importlib.import_module(module)
 
 
 def _fork(channel: socket.socket, descriptors: Sequence[int], agent: int) -> None:

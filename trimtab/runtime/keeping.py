@@ -40,6 +40,8 @@ from trimtab.runtime.watch import Watch
 from trimtab.spec import IN_WRITER, FaultKind
 from trimtab.terms import Clock, Phase
 
+_PART_OF_LOST_S = 2.0
+"""How long a save in pieces may still take when one that took part is lost; training waits meanwhile."""
 _TOLD_CHANGE = 0.5
 """Part of the interval between saves by which it must change to be told: step times fluctuate."""
 _SPEED_WEIGHT = 0.2
@@ -149,11 +151,15 @@ class Keeper:
 
     def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; since the one before ``num_losses`` ranks were lost that only a checkpoint can make good."""
+        is_anybody_lost = self._group is not None and not {*self._group.members} <= {*group.members}
         self._group = group
         saved_by = self._state.saved_by(group)
         if self._saver is not None and _names(saved_by) != _names(self._saved_by):
-            self._drain()
-            self._saver.close()
+            # Whoever is lost may have taken its part with it, and the lead would wait for that in vain.
+            for event in self._saver.drain(_PART_OF_LOST_S if is_anybody_lost else None):
+                self._say(event)
+            for event in self._saver.close(wait=False):
+                self._say(event)
             self._saver = None
         self._saved_by = saved_by
         self._losses_s += [time.monotonic()] * num_losses

@@ -87,6 +87,20 @@ def test_a_checkpoint_that_is_newer_than_the_copies_is_taken(trimtab: Trimtab, u
     assert ran.events("moved", "agent-*") == []
 
 
+def test_a_part_of_a_save_that_died_with_its_rank_is_not_waited_for(
+    trimtab: Trimtab, undisturbed: Ran
+) -> None:
+    """The lead would wait for it until it counts as stuck itself, and be the next to be lost."""
+    ran = run(
+        trimtab, FSDP, *WITH_COPIES, "--set", "fault_tolerance.checkpoint.every=4",
+        "--inject", "kill:rank=2,step=4,phase=checkpoint",
+    )  # fmt: skip
+    assert_same(ran, undisturbed)
+    assert [recovery["rank"] for recovery in ran.document["recoveries"]] == [2]
+    saved = [event["step"] for event in ran.events("checkpoint", "agent-*") if event["state"] == "saved"]
+    assert {8, 12} <= {*saved}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["pipes", "fsdp"])
 def test_who_is_lost_is_replaced_and_all_take_part_again(trimtab: Trimtab, layout: str) -> None:

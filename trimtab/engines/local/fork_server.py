@@ -48,7 +48,14 @@ class ForkServer:
         log.parent.mkdir(exist_ok=True)
         with theirs, open(log, "ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", launch.fork_server, str(theirs.fileno()), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-m",
+                    launch.fork_server,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    *launch.loaded_once,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
