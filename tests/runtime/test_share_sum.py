@@ -13,6 +13,8 @@ from trimtab.policy import shares_of
 from trimtab.runtime.process_groups import Group, Interrupt, Rendezvous, connect_store
 from trimtab.runtime.share_sum import ShareSum
 
+CPU = torch.device("cpu")
+
 
 def leaves_of(num_shares: int, length: int, capacity: int) -> list[Tensor]:
     """Gradients whose sum depends on the order of addition."""
@@ -25,7 +27,9 @@ def leaves_of(num_shares: int, length: int, capacity: int) -> list[Tensor]:
 
 def sum_alone(leaves: list[Tensor], length: int) -> Tensor:
     group = Group(members=(0,), rank=0, epoch=1, store=None, kind="cpu", interrupt=Interrupt())
-    total = ShareSum(num_shares=len(leaves), length=length, capacity=leaves[0].numel(), group=group)
+    total = ShareSum(
+        num_shares=len(leaves), length=length, capacity=leaves[0].numel(), group=group, device=CPU
+    )
     piece = total.reduce(dict(enumerate(leaves)), [0] * len(leaves), lambda: None)
     return total.gather(piece, lambda: None)[:length].clone()
 
@@ -61,13 +65,10 @@ def test_leaves_are_not_written() -> None:
 @settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_any_ownership_over_real_groups_gives_the_same_bits(data: st.DataObject) -> None:
-    """Ranks as threads, gloo for real; contiguous or not, one share each or many."""
+    """Ranks as threads, gloo for real; contiguous or not, one share each, many, or none."""
     num_shares = data.draw(st.integers(3, 8))
     size = data.draw(st.integers(2, 3))
-    rest = data.draw(
-        st.lists(st.integers(0, size - 1), min_size=num_shares - size, max_size=num_shares - size)
-    )
-    owners = data.draw(st.permutations([*range(size), *rest]))
+    owners = data.draw(st.lists(st.integers(0, size - 1), min_size=num_shares, max_size=num_shares))
     length = 100
     capacity = leaf_capacity(length, size)
     leaves = leaves_of(num_shares, length, capacity)
@@ -78,7 +79,7 @@ def test_any_ownership_over_real_groups_gives_the_same_bits(data: st.DataObject)
         store = rendezvous.store if rank == 0 else connect_store("127.0.0.1", rendezvous.port)
         members = tuple(range(size))
         group = Group(members=members, rank=rank, epoch=1, store=store, kind="cpu", interrupt=Interrupt())
-        total = ShareSum(num_shares=num_shares, length=length, capacity=capacity, group=group)
+        total = ShareSum(num_shares=num_shares, length=length, capacity=capacity, group=group, device=CPU)
         piece = total.reduce({s: leaves[s] for s in shares_of(rank, owners)}, owners, lambda: None)
         totals[rank] = total.gather(piece, lambda: None)[:length].clone()
 

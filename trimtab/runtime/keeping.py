@@ -6,7 +6,7 @@ disk.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -149,17 +149,22 @@ class Keeper:
             self._last_saved = contents.step
         return self._last_saved
 
+    def part_from_the_lost(self, members: Sequence[int]) -> None:
+        """Before an epoch of these ranks: wait for no part of a save that may have died with its rank."""
+        if self._group is None or self._saver is None or {*self._group.members} <= {*members}:
+            return
+        if self._is_in_company:
+            for event in (*self._saver.drain(_PART_OF_LOST_S), *self._saver.close(wait=False)):
+                self._say(event)
+            self._saver = None
+
     def enter(self, group: Group, *, num_losses: int) -> None:
         """An epoch begins; since the one before ``num_losses`` ranks were lost that only a checkpoint can make good."""
-        is_anybody_lost = self._group is not None and not {*self._group.members} <= {*group.members}
         self._group = group
         saved_by = self._state.saved_by(group)
         if self._saver is not None and _names(saved_by) != _names(self._saved_by):
-            # Whoever is lost may have taken its part with it, and the lead would wait for that in vain.
-            for event in self._saver.drain(_PART_OF_LOST_S if is_anybody_lost else None):
-                self._say(event)
-            for event in self._saver.close(wait=False):
-                self._say(event)
+            self._drain()
+            self._saver.close()
             self._saver = None
         self._saved_by = saved_by
         self._losses_s += [time.monotonic()] * num_losses

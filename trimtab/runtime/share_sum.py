@@ -24,10 +24,13 @@ class ShareSum:
         num_shares: Shares of the global batch.
         length: Elements of a leaf that count (gradients and tail).
         capacity: Elements that a leaf really has; at least ``length`` rounded up for ``group.size`` pieces.
+        device: Of the leaves.
     """
 
-    def __init__(self, *, num_shares: int, length: int, capacity: int, group: Group) -> None:
-        self._num_shares = num_shares
+    def __init__(
+        self, *, num_shares: int, length: int, capacity: int, group: Group, device: torch.device
+    ) -> None:
+        self._num_shares, self._device = num_shares, device
         self._group = group
         self._piece = piece_elements(length, group.size)
         assert capacity >= self._piece * group.size
@@ -52,12 +55,14 @@ class ShareSum:
             return self._sum_tree(parts, length=piece)
         if len(mine) == 1:
             outgoing = mine[0][: piece * group.size]
-        else:
+        elif mine:
             outgoing = torch.stack(
                 [part[: piece * group.size].view(group.size, piece) for part in mine], dim=1
             )
+        else:  # who has come while the step is under way, and all shares have owners
+            outgoing = torch.empty(0, dtype=torch.float32, device=self._device)
         counts = [len(blocks[rank]) for rank in group.members]
-        incoming = torch.empty(sum(counts) * piece, dtype=torch.float32, device=mine[0].device)
+        incoming = torch.empty(sum(counts) * piece, dtype=torch.float32, device=self._device)
         group.all_to_all(
             incoming,
             outgoing.reshape(-1),

@@ -224,7 +224,11 @@ class StepRunner:
         if self._rules.num_shares:
             self._balancer.enter(group.members, step)
             self._sum = ShareSum(
-                num_shares=self._rules.num_shares, length=self._length, capacity=self._capacity, group=group
+                num_shares=self._rules.num_shares,
+                length=self._length,
+                capacity=self._capacity,
+                group=group,
+                device=self._state.parameters.device,
             )
 
     def rewind(self, step: int) -> None:

@@ -351,6 +351,7 @@ class Trainer:
                 interrupt=self._link.interrupt,
             )
             self._groups.append(everybody)
+            self._keeper.part_from_the_lost(form.members)
             caught = self._state.catch_up(everybody, form, self._committed, self._keeper.newest_saved)
             if self._rank not in form.active:
                 self._recorder.event("entered", epoch=form.epoch, members=form.active, step=form.step)

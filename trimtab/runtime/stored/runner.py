@@ -213,7 +213,10 @@ class StoredRunner:
         return found
 
     def _reduced(self, length: int) -> Tensor:
-        shares = ShareSum(num_shares=self._num_parts, length=length, capacity=length, group=self._group)
+        device = next(iter(self._leaves.values())).device
+        shares = ShareSum(
+            num_shares=self._num_parts, length=length, capacity=length, group=self._group, device=device
+        )
         with self._timed.waiting("all_to_all", self._group.members):
             row = shares.reduce(self._leaves, self._owners, lambda: None)
         self._leaves.clear()
