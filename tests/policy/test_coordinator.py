@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trimtab.policy import events, wire
@@ -144,6 +144,9 @@ def act(run: Run, what: str, rank: int, number: int) -> None:
 
 
 @given(STEPS, st.sampled_from([1, 2, 4]))
+@example(
+    [("die", 0, 0), ("stop", 0, 0), *[("tick", 0, 5)] * 4], 1
+)  # a grace that is half over, and nobody in a step
 @settings(max_examples=200)
 def test_a_journal_leads_to_the_same_state_and_the_same_orders(
     steps: list[tuple[str, int, int]], num_hosts: int

@@ -149,7 +149,7 @@ class Coordinator:
         hosts = self.state.hosts
         before, shown = self._before(event, moment)
         decision = decide(self.state, event, now_s=moment.now_s, now_ns=moment.now_ns)
-        self.state = decision.state
+        is_as_before, self.state = decision.state is self.state, decision.state
         lines = [*records, *before]
         if decision.reason:
             lines.append(Line(kind="decision", t_ns=moment.now_ns, fields={"reason": decision.reason}))
@@ -159,7 +159,8 @@ class Coordinator:
             orders += self._orders_of(action)
         for host, order in orders:
             self._give(host, order)
-        is_soft = isinstance(event, events.Tick) or (
+        # Time that has gone by may change what comes next, and order nothing yet.
+        is_soft = (isinstance(event, events.Tick) and is_as_before) or (
             isinstance(event, events.Received) and isinstance(event.message, wire.Beat | wire.Committed)
         )
         if is_soft and not lines and not orders and self.state.hosts.voters == hosts.voters:
