@@ -27,6 +27,11 @@ REPLACING = (*SLOW, "--set", "fault_tolerance.replace=true")
 ANEW = b"trimtab.runtime.worker"
 
 
+def words_of(pid: int) -> list[bytes]:
+    """The command line of a process; it is empty for a moment after the kernel has let go of the one that started it."""
+    return wait_for(lambda: command_line(pid)).split(b"\0")
+
+
 def parent_of(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(fields[1])
@@ -59,7 +64,7 @@ def test_ranks_are_children_of_the_agent(workplace: Path, alone: Ran) -> None:
         server, ports = server_of(run), listening_ports([run.process.pid])
         replacement = replace_a_rank(run)
         for pid in (*run.pids(3).values(), replacement):
-            assert SERVER in command_line(pid).split(b"\0")
+            assert SERVER in words_of(pid)
             assert parent_of(pid) == run.process.pid
             assert os.getsid(pid) == pid
             assert Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").startswith("rank-")
@@ -77,7 +82,7 @@ def test_a_lost_server_costs_time_only(workplace: Path, alone: Ran, number: sign
         run.wait_for_step(5)
         ports = listening_ports([run.process.pid])
         os.kill(server_of(run), number)
-        assert ANEW in command_line(replace_a_rank(run)).split(b"\0")
+        assert ANEW in words_of(replace_a_rank(run))
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]
     assert_nothing_is_left(run, ports)
@@ -87,7 +92,7 @@ def test_a_server_that_ends_while_it_loads(workplace: Path, alone: Ran) -> None:
     """What it loads is broken, perhaps: then the ranks say so themselves, in their own logs."""
     with started(workplace, "local") as run:
         os.kill(server_of(run), signal.SIGKILL)
-        assert all(ANEW in command_line(pid).split(b"\0") for pid in run.pids(2).values())
+        assert all(ANEW in words_of(pid) for pid in run.pids(2).values())
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]
 
@@ -122,7 +127,7 @@ def serve() -> Iterator[Serve]:
 def test_a_rank_may_have_threads_of_its_own(workplace: Path) -> None:
     """Those of numpy's algebra are there before the fork, and are made anew after it."""
     with started(workplace, "local", *SLOW, "--set", "orchestration.threads=2") as run:
-        assert all(SERVER in command_line(pid).split(b"\0") for pid in run.pids(2).values())
+        assert all(SERVER in words_of(pid) for pid in run.pids(2).values())
         assert run.end()["state"] == "done"
 
 
