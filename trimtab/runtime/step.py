@@ -298,7 +298,10 @@ class StepRunner:
         if self._first_owners:
             return self._first_owners
         if self._rules.num_shares:
-            return self._balancer.owners(step, self._group)
+            with self._recorder.within(
+                Clock.PROBE
+            ):  # every few steps all tell each other how long a share takes
+                return self._balancer.owners(step, self._group)
         return assign_shares(self._group.size, self._group.members)
 
     def _compute_shares(self, step: int, owners: Sequence[int]) -> Asking[None]:
