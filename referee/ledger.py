@@ -43,32 +43,38 @@ SLACK_S = 0.5
 
 @dataclass
 class Watch:
-    """The referee's own clock: when each rank's process was first and last seen alive, ns; and, by agent, since when
+    """The referee's own clock and its sightings of one run.
 
-    something loaded what the first ranks are forked from.
+    Args:
+        seen: By process of a rank, when it was first and last seen alive, ns.
+        loading: By agent, when the process began that its ranks are forked from, in ticks of the kernel.
+        first: By agent, when its first rank began, in ticks.
+        waited: Ticks for which ranks had waited before they began: the first of an agent, for the loading.
     """
 
     seen: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     loading: dict[int, int] = field(default_factory=dict)
-    waited: dict[tuple[int, int], int] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
+    waited: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def look(self, run: str, agent: int) -> None:
         """Note who lives now."""
         now_ns = time.monotonic_ns()
-        if processes.loaders_of(run, agent):
-            self.loading.setdefault(agent, now_ns)
+        for loader in processes.loaders_of(run, agent)[:1]:
+            self.loading.setdefault(agent, loader.started)
         for rank in processes.ranks_of(run, agent):
-            if rank.identity not in self.seen:
-                first_ns = self.first.setdefault(agent, now_ns)
-                is_first = now_ns - first_ns < SLACK_S * 1e9
-                self.waited[rank.identity] = first_ns - self.loading.get(agent, first_ns) if is_first else 0
+            first = self.first.setdefault(agent, rank.started)
+            is_first = rank.started - first < SLACK_S * processes.TICKS_PER_S
+            self.waited[rank.identity] = (
+                rank.started - self.loading.get(agent, rank.started) if is_first else 0
+            )
             self.seen.setdefault(rank.identity, [now_ns, now_ns])[1] = now_ns
 
     @property
     def total_ns(self) -> int:
         """Process time seen, summed over ranks, with the time for which the first of them waited for their loading."""
-        return sum(last - first for first, last in self.seen.values()) + sum(self.waited.values())
+        waited_ns = sum(self.waited.values()) * 1_000_000_000 // processes.TICKS_PER_S
+        return sum(last - first for first, last in self.seen.values()) + waited_ns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""In which the kernel says when a process was started, and what it has worked."""
 _LISTENING = "0A"
 _SHARED_MEMORY = "/dev/shm"
 RUN_VARIABLE = "TRIMTAB_RUN"
@@ -41,7 +42,7 @@ def see(pid: int) -> Sighting | None:
     if state in "ZX":
         return None
     parent, user, system, started = (int(fields[index]) for index in (0, 10, 11, 18))
-    return Sighting(started=started, pid=pid, parent=parent, cpu_s=(user + system) / _TICKS_PER_S)
+    return Sighting(started=started, pid=pid, parent=parent, cpu_s=(user + system) / TICKS_PER_S)
 
 
 def processes_of(run: str) -> list[Sighting]:
