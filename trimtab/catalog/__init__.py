@@ -33,6 +33,7 @@ from trimtab.catalog.networks import (
     TensorKind,
 )
 from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
+from trimtab.catalog.published import published_runs, published_shapes
 
 __all__ = [
     "HOST",
@@ -70,4 +71,6 @@ __all__ = [
     "network_names",
     "price_of",
     "prices_of",
+    "published_runs",
+    "published_shapes",
 ]

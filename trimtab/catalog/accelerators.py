@@ -44,6 +44,11 @@ class Accelerator:
     """To other devices of its node, all links together, in one direction."""
     devices_per_node: int | None
     """As usually built."""
+    island_devices: int | None
+    """That share the links of ``peer_bytes_per_s``, where they are more than a node: 72 of GB200 and GB300 NVL72."""
+    multiprocessors: int | None
+    """That compute a tile of a matrix product each, at once: streaming multiprocessors, compute units. Of NVIDIA's devices
+    as in its architecture papers, of the others as remembered."""
     inter_node_bytes_per_s: float | None
     """One device's part of its node's network, in one direction, as usually built."""
     host_bytes_per_s: float | None
@@ -101,6 +106,8 @@ def _read(row: Mapping[str, str]) -> Accelerator:
         memory_bytes_per_s=_rate(row["mem_gbs"], _GIGA),
         peer_bytes_per_s=_rate(row["intra_node_gbs_unidir"], _GIGA),
         devices_per_node=_count(row["accel_per_node"]),
+        island_devices=_count(row["island_devices"]),
+        multiprocessors=_count(row["multiprocessors"]),
         inter_node_bytes_per_s=_rate(row["inter_node_gbs_per_accel"], _GIGA),
         host_bytes_per_s=_rate(row["host_gbs_unidir"], _GIGA),
         power_w=_rate(row["tdp_w"], 1.0),

@@ -188,6 +188,8 @@ def _this_machine(machine: Machine) -> Cluster:
         memory_bytes_per_s=None,
         peer_bytes_per_s=None,
         devices_per_node=machine.num_devices,
+        island_devices=None,
+        multiprocessors=None,
         inter_node_bytes_per_s=None,
         host_bytes_per_s=None,
         power_w=None,

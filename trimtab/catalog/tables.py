@@ -1,6 +1,7 @@
 """The catalog's data files: read when first asked for, then kept."""
 
 import csv
+import gzip
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -20,4 +21,5 @@ def csv_rows(file_name: str) -> tuple[Mapping[str, str], ...]:
 
 
 def _text(file_name: str) -> str:
-    return resources.files("trimtab.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
+    content = resources.files("trimtab.catalog").joinpath("data", file_name).read_bytes()
+    return (gzip.decompress(content) if file_name.endswith(".gz") else content).decode()

@@ -1,0 +1,115 @@
+"""How much memory a device needs at the peak of a step, by class."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.cost.closed_form.cases import Cases, Floats
+from trimtab.cost.closed_form.constants import Values
+from trimtab.cost.closed_form.step_times import layer_parameters, stage_layers
+
+STATE_BYTES = 12.0
+"""Of a parameter: master copy and two moments of Adam in fp32."""
+
+STORED_BYTES = 16.0
+"""Of a parameter that is stored in pieces with its gradient, both in fp32, and its two moments (torch FSDP)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """Bytes of one device at the peak.
+
+    Args:
+        state_bytes: Parameters, gradients, optimizer states.
+        gathered_bytes: Parameters that are whole while they are used.
+        first_bytes, last_bytes: Activations on the first and on the last rank of the pipeline, logits among them.
+        overhead_bytes: Context, libraries, buckets.
+        fragmentation: What the allocator holds over what is used.
+    """
+
+    state_bytes: Floats
+    gathered_bytes: Floats
+    first_bytes: Floats
+    last_bytes: Floats
+    overhead_bytes: Floats
+    fragmentation: Floats
+
+    @property
+    def first_rank_bytes(self) -> Floats:
+        """Of the first rank, whose figure logs print."""
+        return self._total(self.first_bytes)
+
+    @property
+    def largest_bytes(self) -> Floats:
+        """Of the rank that needs most."""
+        return self._total(np.maximum(self.first_bytes, self.last_bytes))
+
+    def _total(self, activations: Floats) -> Floats:
+        used = self.state_bytes + self.gathered_bytes + activations
+        return used * self.fragmentation + self.overhead_bytes
+
+
+def peak_memory(cases: Cases, values: Values) -> PeakMemory:
+    """Of each case.
+
+    Activations of a layer: tokens x width x (10 + 24 / t) bytes and 5 bytes a score where attention is not fused
+    (Korthikanti et al. 2022, equation 2). The first stage keeps min(m, p) (1 + (p - 1) / (p v)) microbatches, the last
+    keeps one and holds the logits.
+    """
+    held, _ = stage_layers(cases)
+    counted = np.where(held * cases.pipeline > cases.layers + 1, held - 1, held)
+    per_layer = layer_parameters(cases)
+    # The first rank has the embedding; one that has all has the head too.
+    matrices = np.where(cases.pipeline == 1, 2 - cases.is_tied, 1.0)
+    parameters = per_layer * counted + matrices * cases.vocab * cases.embed / cases.tensor
+    kept = _kept_by_layer(cases)
+    flight = np.where(
+        cases.pipeline > 1,
+        np.minimum(cases.microbatches, cases.pipeline)
+        * (1 + np.where(cases.virtual > 1, (cases.pipeline - 1) / (cases.pipeline * cases.virtual), 0.0)),
+        1.0,
+    )
+    stream = 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
+    part = np.where(cases.recompute_scores > 0, SELECTIVE_SHARE, 1.0)
+    per_microbatch = np.where(
+        cases.recompute > 0,
+        values["borders"] * stream * counted,
+        values["activations"] * kept * part * counted,
+    )
+    working = np.where(cases.recompute > 0, values["working_set"] * kept, 0.0)
+    logits = values["logit_bytes"] * cases.local_tokens * cases.vocab / cases.tensor
+    alone = per_microbatch + working + logits
+    return PeakMemory(
+        state_bytes=values["state"] * _state_bytes(cases, parameters),
+        gathered_bytes=np.where(cases.store >= 3, 8 * per_layer, 0.0),
+        first_bytes=np.where(cases.pipeline > 1, per_microbatch * flight + working, alone),
+        last_bytes=alone,
+        overhead_bytes=1e9 * (values["base_gb"] + values["bucket_gb"] * (cases.devices > 1)),
+        fragmentation=values["fragmentation"],
+    )
+
+
+SELECTIVE_SHARE = 0.55
+"""Part of the activations that is kept when every other product and all cheap operators are computed again, as torchtitan
+does: half of the products and the inputs around them."""
+
+
+def _kept_by_layer(cases: Cases) -> Floats:
+    tokens, tensor = cases.local_tokens, cases.tensor
+    alike = 10 / np.where(cases.sequence_parallel > 0, tensor, 1.0)
+    gated = 12 + 6 * cases.mlp / cases.embed  # gate, up and their product in 16 bits
+    split = np.where(cases.mlp_inputs > 1, gated, 24.0) / tensor
+    scores = np.where(cases.is_fused_attention > 0, 0.0, 5 * cases.heads * cases.sequence * tokens / tensor)
+    return tokens * cases.embed * (alike + split) + scores
+
+
+def _state_bytes(cases: Cases, parameters: Floats) -> Floats:
+    pieces = cases.data * cases.context
+    whole = cases.replicated_state_bytes
+    per_parameter = np.select(
+        [cases.store >= 3, cases.store >= 1],
+        [STORED_BYTES / pieces, whole + STATE_BYTES / pieces],
+        whole + STATE_BYTES,
+    )
+    # A pipeline of stored stages gathers once a step: parameters and their gradients stay whole meanwhile.
+    return parameters * (per_parameter + np.where((cases.store >= 3) & (cases.pipeline > 1), 6.0, 0.0))

@@ -1,0 +1,141 @@
+"""What a whole step takes: the pipeline over its microbatches, what data parallelism adds, the optimizer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.cost.closed_form.cases import Cases, Floats
+from trimtab.cost.closed_form.constants import Values
+from trimtab.cost.closed_form.layers import MEMORY_SHARE, LayerTimes, is_sharded_expert, ring_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Where the step of the slowest rank goes, in seconds; the parts add up to ``total_s``.
+
+    Args:
+        compute_s: Layers and head, forward and backward.
+        recompute_s: Layers again.
+        collectives_s: Waiting for collectives of the tensor, expert and context axes.
+        hops_s: Waiting for the neighbours of the pipeline.
+        bubble_s: Waiting for the pipeline to fill and to drain, and for its slowest stage.
+        gradients_s: What the exchange of gradients takes longer than the backward pass hides.
+        stored_s: What gathers of stored parameters and sums of their gradients take longer.
+        optimizer_s: The update.
+        fixed_s: The host, each microbatch and each step.
+        straggling_s: Waiting for the slowest of many devices.
+    """
+
+    compute_s: Floats
+    recompute_s: Floats
+    collectives_s: Floats
+    hops_s: Floats
+    bubble_s: Floats
+    gradients_s: Floats
+    stored_s: Floats
+    optimizer_s: Floats
+    fixed_s: Floats
+    straggling_s: Floats
+
+    @property
+    def total_s(self) -> Floats:
+        """Of the step."""
+        return (
+            self.compute_s
+            + self.recompute_s
+            + self.collectives_s
+            + self.hops_s
+            + self.bubble_s
+            + self.gradients_s
+            + self.stored_s
+            + self.optimizer_s
+            + self.fixed_s
+            + self.straggling_s
+        )
+
+
+def step_times(cases: Cases, layer: LayerTimes, values: Values) -> StepTimes:
+    """Of each case, from what its layers take.
+
+    A pipeline takes its slowest stage once for each microbatch and a mean stage for each of the (p - 1) / v that fill
+    it (Narayanan et al. 2021, section 2.2). Where layers, embedding and head together divide evenly over the stages and
+    layers alone do not, embedding and head stand for one layer each, as in BLOOM and Llama 3.1 405B.
+    """
+    runs, stages = cases.microbatches, cases.pipeline
+    held, last_held = stage_layers(cases)
+    mean = cases.layers / stages
+    # A rank meets two hops in each direction of every piece that it holds.
+    hops = 2 * layer.hop_s * cases.virtual
+    slowest = np.maximum(held * layer.layer_s, last_held * layer.layer_s + layer.head_s)
+    evenly = mean * layer.layer_s + layer.head_s / stages
+    fill = (stages - 1) / cases.virtual * (evenly + hops + values["microbatch_s"])
+    gradients_s, stored_s = _data_s(cases, values)
+    parts = {
+        "compute_s": runs * (mean * (layer.forward_s + layer.backward_s) + layer.head_s / stages),
+        "recompute_s": runs * mean * layer.again_s,
+        "collectives_s": runs * mean * layer.wait_s,
+        "hops_s": runs * hops,
+        "bubble_s": runs * (slowest - evenly) + fill,
+        "gradients_s": gradients_s,
+        "stored_s": stored_s,
+        "optimizer_s": _optimizer_s(cases, values),
+        "fixed_s": runs * values["microbatch_s"] + values["step_s"],
+    }
+    total = sum(parts.values(), np.zeros(()))
+    return StepTimes(straggling_s=total * values["straggling"] * np.log(cases.devices), **parts)
+
+
+def stage_layers(cases: Cases) -> tuple[Floats, Floats]:
+    """Layers of the fullest stage and of the last one."""
+    stages = cases.pipeline
+    counts_ends = (cases.layers % stages > 0) & ((cases.layers + 2) % stages == 0)
+    held = np.where(counts_ends, (cases.layers + 2) / stages, np.ceil(cases.layers / stages))
+    last = np.where(stages > 1, np.where(counts_ends, held - 1, cases.layers - held * (stages - 1)), held)
+    return held, np.maximum(last, 0.0)
+
+
+def layer_parameters(cases: Cases) -> Floats:
+    """Elements of one layer that one rank holds when nothing is stored in pieces."""
+    attention = cases.embed * (2 * cases.heads + 2 * cases.kv_heads) * cases.head_size / cases.tensor
+    matrices = 1 + cases.mlp_inputs
+    dense = cases.embed * cases.mlp * matrices / cases.tensor
+    if not np.any(cases.experts > 0):
+        return attention + dense
+    width = np.where(is_sharded_expert(cases), cases.mlp, cases.mlp / cases.tensor)
+    spread = cases.experts / cases.expert * width + cases.shared_mlp / cases.tensor
+    return attention + np.where(cases.experts > 0, cases.embed * spread * matrices, dense)
+
+
+def _rank_parameters(cases: Cases) -> Floats:
+    """Elements of a mean stage, with an embedding or a head."""
+    return layer_parameters(cases) * cases.layers / cases.pipeline + cases.vocab * cases.embed / cases.tensor
+
+
+def _data_s(cases: Cases, values: Values) -> tuple[Floats, Floats]:
+    """What the exchange of gradients, or of stored parameters, takes beyond what is hidden."""
+    ranks = cases.data * cases.context
+    neighbours = np.minimum(np.maximum(cases.island_devices / cases.tensor, 1.0), np.maximum(ranks, 1.0))
+    is_inside = cases.tensor * ranks <= cases.island_devices
+    # Every rank of the group in an island sends what leaves it over a link of its own.
+    across = np.minimum(cases.site_bytes_per_s * neighbours, cases.island_bytes_per_s)
+    islands = np.maximum(cases.devices / cases.island_devices, 1.0)
+    link = (
+        np.where(is_inside, cases.island_bytes_per_s, across)
+        * values["data_bandwidth"]
+        * islands ** -values["congestion"]
+    )
+    size = _rank_parameters(cases) * 2
+    start = values["collective_s"]
+    summed = ring_s(2 * size, ranks, link, 4 * start) * values["data_exposed"]
+    # Two gathers and one sum for every microbatch.
+    gathered = (
+        3 * cases.microbatches * ring_s(size, ranks, link, start * cases.layers) * values["stored_exposed"]
+    )
+    is_stored = cases.store >= 3
+    return np.where(is_stored, 0.0, summed), np.where(is_stored, gathered, 0.0)
+
+
+def _optimizer_s(cases: Cases, values: Values) -> Floats:
+    pieces = np.where(cases.store >= 1, cases.data * cases.context, 1.0)
+    moved = _rank_parameters(cases) * (16 / pieces + 4)
+    return values["optimizer_passes"] * moved / (cases.memory_bytes_per_s * MEMORY_SHARE)
