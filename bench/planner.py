@@ -21,7 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trimtab.catalog import published_runs
-from trimtab.cost.calibration import Scored, held_out, measured_runs, ranked_groups, score_after, stack_fits
+from trimtab.cost.calibration import (
+    Scored,
+    held_out,
+    measured_runs,
+    ranked_groups,
+    score_after,
+    stack_fits,
+    written_fits,
+)
 from trimtab.terms import InputError
 
 PEERS: Mapping[str, tuple[str, str]] = {
@@ -53,9 +61,19 @@ def main() -> int:
     made.add_argument("--rows", type=Path, metavar="FILE", help="measured runs to score, as CSV")
     made.add_argument("--calibrate", type=int, default=0, metavar="K", help="rows of each source (0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="where each row's prediction goes, as CSV")
+    made.add_argument(
+        "--write-constants",
+        type=Path,
+        metavar="FILE",
+        help="write what was fitted to published runs, and end",
+    )
     made.add_argument("--seed", type=int, default=0, help="of which plans stand in one part (0)")
     made.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     asked = made.parse_args()
+    if asked.write_constants:
+        text = written_fits(stack_fits(measured_runs(published_runs())))
+        asked.write_constants.write_text(text, encoding="utf-8")
+        return 0
     try:
         scored = _scored(asked)
     except (InputError, OSError, UnicodeDecodeError) as problem:

@@ -21,6 +21,7 @@ SCRIPTS = (
     "slow_network",
     "snapshots",
     "overlap",
+    "search",
 )
 NEED_NAMESPACES = ("slow_network", "overlap")
 

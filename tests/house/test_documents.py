@@ -37,7 +37,7 @@ from trimtab.spec.language.vocabulary import (
 from trimtab.spec.migration import Fate, Source, importer_for
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
-HARMLESS = {"explain", "schema", "strategy", "import", "export", "--help"}
+HARMLESS = {"explain", "plan", "schema", "strategy", "import", "export", "--help"}
 """Commands that start no training and, without --out, write nothing."""
 
 

@@ -252,6 +252,75 @@ def explain(
 
 
 @app.command()
+def plan(
+    job: JobFile,
+    overrides: Overrides = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="NAME", help="Where to train; default: the job's cluster."),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option("--devices", metavar="N,...", help="Numbers of devices to compare; default: all."),
+    ] = None,
+    is_cheapest: Annotated[bool, typer.Option("--cheapest", help="Order by dollars, not by time.")] = False,
+    headroom: Annotated[
+        float, typer.Option("--headroom", min=0.0, max=0.9, help="Share of the memory that stays free.")
+    ] = 0.08,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="TIME", help="For all steps of the job: 12h.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="USD", min=0.0, help="For all steps of the job.")
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option("--price", metavar="USD", min=0.0, help="Of a device and hour; default: the catalog's."),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Strategies to show.")] = 3,
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--why-not", metavar="LAYOUT", help="Explain a layout of yours: tp=8,pp=4,store=states."
+        ),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="FILE", help="Runs of your own to calibrate on, as CSV."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the first one's formulas to a file.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Find the best strategies for a job on some cards, as formulas, and say why not others."""
+    from trimtab.app.plan_answers import Asked
+    from trimtab.app.planning import plan_job
+    from trimtab.cost.search import Limits, Objective
+    from trimtab.terms import parse_seconds
+
+    return plan_job(
+        job,
+        [*(overrides or ()), *([f"orchestration.cluster={cluster}"] if cluster else ())],
+        Asked(
+            devices=devices,
+            limits=Limits(
+                headroom=headroom,
+                deadline_s=None if deadline is None else parse_seconds(deadline),
+                budget_usd=budget,
+            ),
+            objective=Objective.DOLLARS if is_cheapest else Objective.TIME,
+            price=price,
+            top=top,
+            other=other,
+            measured=measured,
+            out=out,
+            is_json=is_json,
+        ),
+    )
+
+
+@app.command()
 def query(
     subject: Annotated[
         str, typer.Argument(metavar="JOB|RUN", help="The job file, or a run's directory or its unique name.")

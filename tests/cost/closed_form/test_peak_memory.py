@@ -30,7 +30,9 @@ def test_the_states_of_70b_take_1_2_terabytes(case: CaseMaker) -> None:
     assert whole == pytest.approx(18 * 68.98e9, rel=1e-3)
 
 
-@pytest.mark.parametrize(("store", "per_parameter"), [(0, 6 + 12), (1, 6 + 12 / 64), (3, 16 / 64)])
+@pytest.mark.parametrize(
+    ("store", "per_parameter"), [(0, 6 + 12), (1, 6 + 12 / 64), (2, 2 + 16 / 64), (3, 18 / 64)]
+)
 def test_what_is_stored_in_pieces_is_divided(case: CaseMaker, store: int, per_parameter: float) -> None:
     """ZeRO (Rajbhandari et al. 2020, figure 1), with gradients kept in fp32 beside those of the backward pass."""
     cases = case(**{**LLAMA_70B, "devices": 64}, store=store)

@@ -13,10 +13,14 @@ from trimtab.cost.calibration.rows import REQUIRED_COLUMNS, MeasuredRun, cases_o
 from trimtab.cost.calibration.scoring import (
     RankedGroup,
     Scored,
+    StackFits,
+    by_source,
     held_out,
+    published_fits,
     ranked_groups,
     score_after,
     stack_fits,
+    written_fits,
 )
 
 __all__ = [
@@ -28,6 +32,8 @@ __all__ = [
     "Prediction",
     "RankedGroup",
     "Scored",
+    "StackFits",
+    "by_source",
     "calibrate",
     "cases_of",
     "fit",
@@ -35,9 +41,11 @@ __all__ = [
     "largest_bytes",
     "learn",
     "measured_runs",
+    "published_fits",
     "ranked_groups",
     "reported_bytes",
     "score_after",
     "stack_fits",
     "step_seconds",
+    "written_fits",
 ]

@@ -55,6 +55,11 @@ class Residuals:
     size: float
     noise: float
 
+    @property
+    def spread(self) -> float:
+        """Standard deviation far from every known run."""
+        return float(np.hypot(self.size, self.noise))
+
     def at(self, features: Features) -> tuple[Floats, Floats]:
         """What to add to the model's logarithm, and the standard deviation of what is left, noise included."""
         shared = self.size**2 * resemblance(features, self.known)

@@ -230,8 +230,13 @@ class _Found:
             "tensor": tensor,
             "pipeline": pipeline,
             "virtual": max(1.0, self.count("vpp", 1)),
+            "fill": 1.0,
+            "keeps_all": 0.0,
+            "ends_together": 0.0,
+            "flushes": 1.0,
             "context": context,
             "expert": self.count("ep", 1),
+            "whole_experts": 1.0,
             "store": self.count("zero_stage", 1 if is_deepspeed else 0),
             "recompute": float(row["recompute"] == "full"),
             "recompute_scores": float(row["recompute"].startswith("selective")),
@@ -250,7 +255,8 @@ class _Found:
             * 1e9,
             "is_fused_attention": float("flash" in row["attn"] or (not row["attn"] and is_recent)),
             "is_fine_scaled": float("rowwise" in row["precision"]),
-            "replicated_state_bytes": _replicated_bytes(is_deepspeed, row["precision"]),
+            **_kept_bytes(is_deepspeed, row["precision"], self.count("zero_stage", 0)),
+            "keeps_gathered": 1.0,
         }  # fmt: skip
 
     def _peak(self, bits: str = "") -> float:
@@ -273,11 +279,16 @@ class _Found:
         return eight * _FP4_OVER_FP8 if bits == "4" else eight
 
 
-def _replicated_bytes(is_deepspeed: bool, precision: str) -> float:
-    """Of a parameter: weight and gradient in 16 bits; Megatron adds gradients in fp32, DeepSpeed with bf16 both."""
-    if not is_deepspeed:
-        return 6.0
-    return 8.0 if precision.lower() == "bf16" else 4.0
+def _kept_bytes(is_deepspeed: bool, precision: str, store: float) -> Mapping[str, float]:
+    """Of a parameter between steps.
+
+    torch's FSDP keeps it and its gradient in fp32. Megatron keeps it in 16 bits, its gradient in fp32 (DeepSpeed in 16 bits,
+    with bf16 both), and a master copy beside the two moments of Adam.
+    """
+    if store >= 3:
+        return {"weight_bytes": 4.0, "gradient_bytes": 4.0, "state_bytes": 8.0}
+    gradient = (6.0 if precision.lower() == "bf16" else 2.0) if is_deepspeed else 4.0
+    return {"weight_bytes": 2.0, "gradient_bytes": gradient, "state_bytes": 12.0}
 
 
 def _device(name: str) -> Accelerator | None:

@@ -4,9 +4,12 @@ Every source is a stack of its own. What constants are expected to be in it is l
 it is calibrated on some of its rows and scored on the rest.
 """
 
+import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 
 import numpy as np
 from scipy.stats import kendalltau
@@ -86,6 +89,29 @@ class StackFits:
     def memory_belief(self, without: str = "") -> Belief:
         """Of memory constants, from all sources but one."""
         return _belief(Belief.before(MEMORY_CONSTANTS), self.memory, without)
+
+
+def published_fits() -> StackFits:
+    """Of the published runs that come with Trimtab, as ``bench/planner.py --write-constants`` wrote them."""
+    found: dict[str, dict[str, Floats]] = {"time": {}, "memory": {}}
+    for row in csv.reader(_fits_file().read_text(encoding="utf-8").splitlines()[1:]):
+        found[row[0]][row[1]] = np.log([float(value) for value in row[2:] if value])
+    return StackFits(**found)
+
+
+def written_fits(fits: StackFits) -> str:
+    """As the text of a file that ``published_fits`` reads: a line a stack, constants in order."""
+    width = max(len(TIME_CONSTANTS), len(MEMORY_CONSTANTS))
+    lines = [["model", "source", *(f"constant {number}" for number in range(width))]]
+    for name, stacks in (("time", fits.time), ("memory", fits.memory)):
+        for source, logarithms in stacks.items():
+            values = [f"{value:.6g}" for value in np.exp(logarithms)]
+            lines.append([name, source, *values, *[""] * (width - len(values))])
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def _fits_file() -> Traversable:
+    return resources.files("trimtab.cost").joinpath("data", "stack_constants.csv")
 
 
 def stack_fits(runs: Sequence[MeasuredRun]) -> StackFits:

@@ -47,12 +47,22 @@ class Cases:
     pipeline: Floats
     virtual: Floats
     """Pieces of the network that a rank of the pipeline holds; 1: not interleaved."""
+    fill: Floats
+    """Time in which a pipeline fills and drains over that of one-forward-one-backward with as many pieces."""
+    keeps_all: Floats
+    """1: the activations of all microbatches are kept before the first is used."""
+    ends_together: Floats
+    """1: the first rank of the pipeline holds the last stage too."""
+    flushes: Floats
+    """Times that a pipeline fills and drains in a step."""
     context: Floats
     expert: Floats
+    whole_experts: Floats
+    """1: where experts are spread, a rank of the tensor axis holds whole ones and has a part of the tokens."""
     store: Floats
     """What is stored in pieces over data parallelism: 0 nothing, 1 states, 2 gradients too, 3 parameters too."""
     recompute: Floats
-    """1: every layer is computed again in the backward pass."""
+    """Share of the layers that are computed again in the backward pass."""
     recompute_scores: Floats
     """1: attention is, and cheap operators."""
     sequence_parallel: Floats
@@ -78,8 +88,13 @@ class Cases:
     """1: scores are never written to memory."""
     is_fine_scaled: Floats
     """1: 8-bit products with a scale for each row."""
-    replicated_state_bytes: Floats
-    """Bytes a parameter that no sharding of states divides: its copy to compute with, and its gradient."""
+    weight_bytes: Floats
+    """Kept of a parameter; divided where parameters are stored in pieces, as the next two are with their tables."""
+    gradient_bytes: Floats
+    state_bytes: Floats
+    """Of the optimizer, a master copy among them where the parameter itself is kept in 16 bits."""
+    keeps_gathered: Floats
+    """1: a pipeline gathers stored parameters once a step, and keeps them and their gradients whole until its end."""
 
     @property
     def data(self) -> Floats:

@@ -140,9 +140,9 @@ def ring_s(size_bytes: Floats, ranks: Floats, bytes_per_s: Floats, start_s: Floa
     return np.where(ranks > 1, start_s + size_bytes * (ranks - 1) / (np.maximum(ranks, 1) * bytes_per_s), 0.0)
 
 
-def is_sharded_expert(cases: Cases) -> npt.NDArray[np.bool_]:
+def has_whole_experts(cases: Cases) -> npt.NDArray[np.bool_]:
     """Where the ranks of the tensor axis hold whole experts instead of parts of each."""
-    return cases.expert > 1
+    return (cases.expert > 1) & (cases.whole_experts > 0)
 
 
 def _no_less_than(seconds: Floats, launches_s: Floats) -> Floats:
@@ -168,8 +168,7 @@ def _mlp_s(cases: Cases, values: Values) -> Floats:
 
     if not np.any(cases.experts > 0):
         return both(tokens, cases.mlp / cases.tensor)
-    # Experts are whole where they are spread, and the tensor axis splits the tokens instead.
-    width = np.where(is_sharded_expert(cases), cases.mlp, cases.mlp / cases.tensor)
+    width = np.where(has_whole_experts(cases), cases.mlp, cases.mlp / cases.tensor)
     per_expert = np.maximum(
         routed_tokens(cases) * cases.top_k * cases.expert / np.maximum(cases.experts, 1), 1.0
     )
@@ -182,7 +181,7 @@ def _mlp_s(cases: Cases, values: Values) -> Floats:
 
 def routed_tokens(cases: Cases) -> Floats:
     """Tokens of a microbatch that one rank sends to experts."""
-    return np.where(is_sharded_expert(cases), cases.local_tokens / cases.tensor, cases.local_tokens)
+    return np.where(has_whole_experts(cases), cases.local_tokens / cases.tensor, cases.local_tokens)
 
 
 def _scores_s(cases: Cases, values: Values) -> tuple[Floats, Floats]:

@@ -6,13 +6,7 @@ import numpy as np
 
 from trimtab.cost.closed_form.cases import Cases, Floats
 from trimtab.cost.closed_form.constants import Values
-from trimtab.cost.closed_form.step_times import layer_parameters, stage_layers
-
-STATE_BYTES = 12.0
-"""Of a parameter: master copy and two moments of Adam in fp32."""
-
-STORED_BYTES = 16.0
-"""Of a parameter that is stored in pieces with its gradient, both in fp32, and its two moments (torch FSDP)."""
+from trimtab.cost.closed_form.step_times import expert_parameters, layer_parameters, stage_layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +14,8 @@ class PeakMemory:
     """Bytes of one device at the peak.
 
     Args:
-        state_bytes: Parameters, gradients, optimizer states.
+        state_bytes: Parameters, gradients, optimizer states, on the rank that holds most of them.
+        first_state_bytes: The same on the first rank, which has the embedding and perhaps a layer less.
         gathered_bytes: Parameters that are whole while they are used.
         first_bytes, last_bytes: Activations on the first and on the last rank of the pipeline, logits among them.
         overhead_bytes: Context, libraries, buckets.
@@ -28,6 +23,7 @@ class PeakMemory:
     """
 
     state_bytes: Floats
+    first_state_bytes: Floats
     gathered_bytes: Floats
     first_bytes: Floats
     last_bytes: Floats
@@ -37,15 +33,15 @@ class PeakMemory:
     @property
     def first_rank_bytes(self) -> Floats:
         """Of the first rank, whose figure logs print."""
-        return self._total(self.first_bytes)
+        return self._total(self.first_state_bytes, self.first_bytes)
 
     @property
     def largest_bytes(self) -> Floats:
         """Of the rank that needs most."""
-        return self._total(np.maximum(self.first_bytes, self.last_bytes))
+        return self._total(self.state_bytes, np.maximum(self.first_bytes, self.last_bytes))
 
-    def _total(self, activations: Floats) -> Floats:
-        used = self.state_bytes + self.gathered_bytes + activations
+    def _total(self, states: Floats, activations: Floats) -> Floats:
+        used = states + self.gathered_bytes + activations
         return used * self.fragmentation + self.overhead_bytes
 
 
@@ -59,30 +55,43 @@ def peak_memory(cases: Cases, values: Values) -> PeakMemory:
     held, _ = stage_layers(cases)
     counted = np.where(held * cases.pipeline > cases.layers + 1, held - 1, held)
     per_layer = layer_parameters(cases)
-    # The first rank has the embedding; one that has all has the head too.
-    matrices = np.where(cases.pipeline == 1, 2 - cases.is_tied, 1.0)
+    # The first rank has the embedding; one that has all, or the last stage too, has the head as well.
+    has_both = (cases.pipeline == 1) | (cases.ends_together > 0)
+    matrices = np.where(has_both, np.where(cases.pipeline == 1, 2 - cases.is_tied, 2.0), 1.0)
     parameters = per_layer * counted + matrices * cases.vocab * cases.embed / cases.tensor
     kept = _kept_by_layer(cases)
     flight = np.where(
         cases.pipeline > 1,
-        np.minimum(cases.microbatches, cases.pipeline)
+        np.where(
+            cases.keeps_all > 0,
+            cases.microbatches / cases.flushes,
+            np.minimum(cases.microbatches / cases.flushes, cases.pipeline),
+        )
         * (1 + np.where(cases.virtual > 1, (cases.pipeline - 1) / (cases.pipeline * cases.virtual), 0.0)),
         1.0,
     )
     stream = 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
     part = np.where(cases.recompute_scores > 0, SELECTIVE_SHARE, 1.0)
-    per_microbatch = np.where(
-        cases.recompute > 0,
-        values["borders"] * stream * counted,
-        values["activations"] * kept * part * counted,
+    per_microbatch = counted * (
+        cases.recompute * values["borders"] * stream
+        + (1 - cases.recompute) * values["activations"] * kept * part
     )
     working = np.where(cases.recompute > 0, values["working_set"] * kept, 0.0)
     logits = values["logit_bytes"] * cases.local_tokens * cases.vocab / cases.tensor
     alone = per_microbatch + working + logits
+    experts = expert_parameters(cases)
+    first = values["state"] * _state_bytes(cases, parameters, experts * counted)
     return PeakMemory(
-        state_bytes=values["state"] * _state_bytes(cases, parameters),
+        state_bytes=np.maximum(
+            first, values["state"] * _state_bytes(cases, per_layer * held, experts * held)
+        ),
+        first_state_bytes=first,
         gathered_bytes=np.where(cases.store >= 3, 8 * per_layer, 0.0),
-        first_bytes=np.where(cases.pipeline > 1, per_microbatch * flight + working, alone),
+        first_bytes=np.where(
+            cases.pipeline > 1,
+            per_microbatch * flight + working + logits * cases.ends_together,
+            alone,
+        ),
         last_bytes=alone,
         overhead_bytes=1e9 * (values["base_gb"] + values["bucket_gb"] * (cases.devices > 1)),
         fragmentation=values["fragmentation"],
@@ -103,13 +112,26 @@ def _kept_by_layer(cases: Cases) -> Floats:
     return tokens * cases.embed * (alike + split) + scores
 
 
-def _state_bytes(cases: Cases, parameters: Floats) -> Floats:
-    pieces = cases.data * cases.context
-    whole = cases.replicated_state_bytes
-    per_parameter = np.select(
-        [cases.store >= 3, cases.store >= 1],
-        [STORED_BYTES / pieces, whole + STATE_BYTES / pieces],
-        whole + STATE_BYTES,
-    )
-    # A pipeline of stored stages gathers once a step: parameters and their gradients stay whole meanwhile.
-    return parameters * (per_parameter + np.where((cases.store >= 3) & (cases.pipeline > 1), 6.0, 0.0))
+def _state_bytes(cases: Cases, parameters: Floats, experts: Floats) -> Floats:
+    """Experts are spread over a part of data parallelism already, and stored over the rest of it."""
+    replicas = cases.data * cases.context
+    whole = cases.keeps_gathered * (cases.store >= 3) * (cases.pipeline > 1) * GATHERED_BYTES
+
+    def kept(pieces: Floats) -> Floats:
+        return sum(
+            (
+                np.where(cases.store >= stored_from, size / pieces, size)
+                for size, stored_from in (
+                    (cases.state_bytes, 1),
+                    (cases.gradient_bytes, 2),
+                    (cases.weight_bytes, 3),
+                )
+            ),
+            whole,
+        )
+
+    return (parameters - experts) * kept(replicas) + experts * kept(replicas / cases.expert)
+
+
+GATHERED_BYTES = 6.0
+"""Of a parameter that stays gathered: itself in 16 bits and its gradient in fp32, as torchtitan keeps them."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.cost.closed_form.cases import Cases, Floats
 from trimtab.cost.closed_form.constants import Values
-from trimtab.cost.closed_form.layers import MEMORY_SHARE, LayerTimes, is_sharded_expert, ring_s
+from trimtab.cost.closed_form.layers import MEMORY_SHARE, LayerTimes, has_whole_experts, ring_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,9 @@ def step_times(cases: Cases, layer: LayerTimes, values: Values) -> StepTimes:
     hops = 2 * layer.hop_s * cases.virtual
     slowest = np.maximum(held * layer.layer_s, last_held * layer.layer_s + layer.head_s)
     evenly = mean * layer.layer_s + layer.head_s / stages
-    fill = (stages - 1) / cases.virtual * (evenly + hops + values["microbatch_s"])
+    fill = (
+        cases.flushes * cases.fill * (stages - 1) / cases.virtual * (evenly + hops + values["microbatch_s"])
+    )
     gradients_s, stored_s = _data_s(cases, values)
     parts = {
         "compute_s": runs * (mean * (layer.forward_s + layer.backward_s) + layer.head_s / stages),
@@ -87,23 +89,29 @@ def step_times(cases: Cases, layer: LayerTimes, values: Values) -> StepTimes:
 
 def stage_layers(cases: Cases) -> tuple[Floats, Floats]:
     """Layers of the fullest stage and of the last one."""
-    stages = cases.pipeline
-    counts_ends = (cases.layers % stages > 0) & ((cases.layers + 2) % stages == 0)
+    stages, pieces = cases.pipeline, cases.pipeline * cases.virtual
+    counts_ends = (cases.layers % pieces > 0) & ((cases.layers + 2) % pieces == 0)
     held = np.where(counts_ends, (cases.layers + 2) / stages, np.ceil(cases.layers / stages))
-    last = np.where(stages > 1, np.where(counts_ends, held - 1, cases.layers - held * (stages - 1)), held)
-    return held, np.maximum(last, 0.0)
+    last = np.where(stages > 1, np.where(counts_ends, held - 1, np.floor(cases.layers / stages)), held)
+    return held, last
+
+
+def expert_parameters(cases: Cases) -> Floats:
+    """Elements of one layer's experts that one rank holds when nothing is stored in pieces."""
+    if not np.any(cases.experts > 0):
+        return np.zeros(())
+    width = np.where(has_whole_experts(cases), cases.mlp, cases.mlp / cases.tensor)
+    held = cases.experts / cases.expert * width * cases.embed * (1 + cases.mlp_inputs)
+    return np.where(cases.experts > 0, held, 0.0)
 
 
 def layer_parameters(cases: Cases) -> Floats:
     """Elements of one layer that one rank holds when nothing is stored in pieces."""
     attention = cases.embed * (2 * cases.heads + 2 * cases.kv_heads) * cases.head_size / cases.tensor
     matrices = 1 + cases.mlp_inputs
+    shared = cases.embed * cases.shared_mlp * matrices / cases.tensor
     dense = cases.embed * cases.mlp * matrices / cases.tensor
-    if not np.any(cases.experts > 0):
-        return attention + dense
-    width = np.where(is_sharded_expert(cases), cases.mlp, cases.mlp / cases.tensor)
-    spread = cases.experts / cases.expert * width + cases.shared_mlp / cases.tensor
-    return attention + np.where(cases.experts > 0, cases.embed * spread * matrices, dense)
+    return attention + np.where(cases.experts > 0, expert_parameters(cases) + shared, dense)
 
 
 def _rank_parameters(cases: Cases) -> Floats:

@@ -1,0 +1,382 @@
+"""The best strategies for a job on some cards: a search, its best judged and compiled."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.app.compiling import cluster_of, training_of
+from trimtab.app.job_reading import read_job
+from trimtab.catalog import Cluster, UnknownNameError, price_of
+from trimtab.cost.calibration import (
+    Belief,
+    Calibrated,
+    by_source,
+    calibrate,
+    measured_runs,
+    published_fits,
+    reported_bytes,
+    step_seconds,
+)
+from trimtab.cost.search import (
+    Candidate,
+    Comparison,
+    Findings,
+    Layout,
+    Limits,
+    Objective,
+    Question,
+    compare,
+    fabric_of,
+    find,
+    formulas_of,
+    judged_step_s,
+    price_of_layout,
+    priced_cases,
+    settings_of,
+)
+from trimtab.plan.compiling import compile_program
+from trimtab.plan.pipelines import StageSchedule
+from trimtab.spec import LoadedJob, StrategyError, parse_strategy, resolve_mesh
+from trimtab.terms import InputError, nearest_name
+
+JUDGED = 24
+"""Of the best by closed forms, judged by their real schedules."""
+
+_MOST_SHOWN = 1000
+"""Of layouts that do not fit, in a document."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the command line asks for.
+
+    Args:
+        devices: Numbers of devices to look at, as written: ``64,128``; all of the cluster if None.
+        limits: Without a price.
+        price: In dollars a device and hour; the catalog's newest offer if None.
+        top: How many strategies to show.
+        other: A layout to explain, as written: ``tp=8, pp=4``; None for none.
+        measured: A file of measured runs of this stack; None for none.
+        out: Where to write the best one's formulas; nowhere if None.
+    """
+
+    devices: str | None = None
+    limits: Limits
+    objective: Objective = Objective.TIME
+    price: float | None = None
+    top: int = 5
+    other: str | None = None
+    measured: Path | None = None
+    out: Path | None = None
+    is_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """One answer.
+
+    Args:
+        candidate: Priced by closed forms.
+        step_s: With its pipeline simulated.
+        low_s, high_s: Nine of ten lie between.
+        comparison: With the best one.
+        formulas: That say it.
+        settings: Keys of the job that go with them.
+        refusal: Why it cannot be compiled; empty if it can.
+    """
+
+    candidate: Candidate
+    step_s: float
+    low_s: float
+    high_s: float
+    comparison: Comparison
+    formulas: str
+    settings: Mapping[str, int | str]
+    refusal: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a search says.
+
+    Args:
+        price_source: Who says what a device costs, and when; empty without a price.
+        stack: What the constants were learned from.
+        strategies: The best, in order.
+        curve: The best for each number of devices.
+        front: That no other beats in time, dollars, memory and devices.
+        other: The layout that was asked about.
+    """
+
+    loaded: LoadedJob
+    cluster: Cluster
+    question: Question
+    limits: Limits
+    price_source: str
+    stack: str
+    findings: Findings
+    strategies: tuple[Strategy, ...]
+    curve: tuple[Strategy, ...]
+    front: tuple[Strategy, ...]
+    other: Strategy | None
+
+
+def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
+    """The best strategies for a job."""
+    loaded = read_job(path, (*overrides, *_WITHOUT_STRATEGY))
+    cluster = cluster_of(loaded)
+    question = question_of(loaded, cluster, asked.devices)
+    price, price_source = _price(cluster, asked.price)
+    steps = loaded.job.train.steps
+    limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
+    time, memory, stack = constants(asked.measured)
+    findings = find(
+        question, limits, time=time.values, memory=memory.values, objective=asked.objective, keep=_MOST_SHOWN
+    )
+    search = _Search(
+        loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
+    )
+    judged = sorted(
+        (search.judged(candidate) for candidate in findings.best[:JUDGED]),
+        key=lambda pair: pair[0] * (1 if asked.objective is Objective.TIME else pair[1].layout.devices),
+    )
+    best = judged[0][1] if judged else None
+    strategies: list[Strategy] = []
+    for step_s, candidate in judged:
+        strategy = search.strategy(candidate, best, step_s=step_s, is_compiled=True)
+        if not strategy.refusal:
+            strategies.append(strategy)
+        if len(strategies) == asked.top:
+            break
+    return Answer(
+        loaded=loaded,
+        cluster=cluster,
+        question=question,
+        limits=limits,
+        price_source=price_source,
+        stack=stack,
+        findings=findings,
+        strategies=tuple(strategies),
+        curve=tuple(search.strategy(candidate, best) for candidate in findings.curve),
+        front=tuple(search.strategy(candidate, best) for candidate in findings.front),
+        other=search.asked_about(asked.other, strategies[0].candidate if strategies else None)
+        if asked.other
+        else None,
+    )
+
+
+_WITHOUT_STRATEGY = ("parallelism=-- none", "orchestration.devices=1")
+"""A search says who computes what, and on how many devices."""
+
+
+def question_of(loaded: LoadedJob, cluster: Cluster, devices: str | None) -> Question:
+    """What is asked of a job on a cluster.
+
+    Raises: InputError for numbers of devices that are none; SpaceError for devices whose rates are not known.
+    """
+    training = training_of(loaded)
+    counts: tuple[int, ...] = (cluster.num_devices,)
+    if devices is not None:
+        try:
+            counts = tuple(sorted({int(part) for part in devices.split(",")}))
+        except ValueError:
+            raise InputError(
+                f"--devices {devices}: it takes whole numbers, separated by commas: 64,128,256"
+            ) from None
+    is_shared = not loaded.origins["fault_tolerance.shares"].startswith("auto")
+    return Question(
+        network=training.network,
+        sequence=training.sequence,
+        batch=training.batch,
+        fabric=fabric_of(cluster, training.compute),
+        devices=counts,
+        compute=training.compute,
+        shares=training.shares if is_shared else None,
+        num_states=training.num_states,
+    )
+
+
+def constants(measured: Path | None) -> tuple[Calibrated, Calibrated, str]:
+    """Of time, of memory, and what they were learned from.
+
+    Raises: InputError for a file that holds no measured runs.
+    """
+    fits = published_fits()
+    time, memory = fits.time_belief(), fits.memory_belief()
+    if measured is None:
+        names = f"{len(fits.time)} published stacks"
+        return _calibrated(time), _calibrated(memory, is_memory=True), names
+    try:
+        with measured.open(encoding="utf-8", newline="") as file:
+            runs = measured_runs(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{measured}: cannot read measured runs: {error}") from error
+    timed = [run for run in runs if not run.problem]
+    weighed = [run for run in runs if run.peak_bytes is not None and run.columns]
+    if not timed:
+        problems = "; ".join(dict.fromkeys(run.problem for run in runs)) or "no rows"
+        raise InputError(
+            f"{measured}: no row with a plan and a time was found: {problems}\n  bench/README.md says what is needed"
+        )
+    sources = ", ".join(by_source(timed))
+    return (
+        calibrate(step_seconds, timed, np.asarray([run.step_s for run in timed], dtype=np.float64), time),
+        calibrate(
+            reported_bytes, weighed, np.asarray([run.peak_bytes for run in weighed], dtype=np.float64), memory
+        ),
+        f"{len(timed)} measured runs of {sources}, and {len(fits.time)} published stacks",
+    )
+
+
+def _calibrated(belief: Belief, *, is_memory: bool = False) -> Calibrated:
+    return calibrate(reported_bytes if is_memory else step_seconds, [], np.zeros(0), belief)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Search:
+    """One question, with what prices it."""
+
+    loaded: LoadedJob
+    cluster: Cluster
+    question: Question
+    limits: Limits
+    time: Calibrated
+    memory: Calibrated
+
+    def judged(self, candidate: Candidate) -> tuple[float, Candidate]:
+        """With its pipeline simulated."""
+        return judged_step_s(self.question, candidate.layout, self.time.values), candidate
+
+    def strategy(
+        self,
+        candidate: Candidate,
+        best: Candidate | None,
+        *,
+        step_s: float | None = None,
+        is_compiled: bool = False,
+    ) -> Strategy:
+        """A layout as an answer; by closed forms alone unless its simulated time is given."""
+        seconds = step_s or candidate.step_s
+        spread = self.time.factor_of(priced_cases(self.question, candidate.layout))
+        text = formulas_of(self.question, candidate.layout)
+        settings: dict[str, int | str] = dict(settings_of(self.question, candidate.layout))
+        if self.question.shares is None:
+            settings["fault_tolerance.shares"] = candidate.layout.data
+        return Strategy(
+            candidate=candidate,
+            step_s=seconds,
+            low_s=seconds / spread,
+            high_s=seconds * spread,
+            comparison=compare(
+                self.question, best or candidate, candidate, belief=self.time.belief, fitted=self.time.fitted
+            ),
+            formulas=text,
+            settings=settings,
+            refusal=self._refusal(candidate.layout, text) if is_compiled else "",
+        )
+
+    def asked_about(self, text: str, best: Candidate | None) -> Strategy:
+        """The layout that the user names."""
+        layout = layout_of(text, devices=max(self.question.devices))
+        candidate = price_of_layout(
+            self.question, self.limits, layout, time=self.time.values, memory=self.memory.values
+        )
+        return self.strategy(candidate, best, is_compiled=True)
+
+    def _refusal(self, layout: Layout, text: str) -> str:
+        """Why the compiler does not take the formulas; empty if it does."""
+        training = replace(
+            training_of(self.loaded),
+            microbatch=layout.microbatch,
+            shares=self.question.shares or layout.data,
+        )
+        cluster = self.cluster
+        try:
+            program = parse_strategy(text, source="plan")
+            compile_program(
+                program, training, mesh=resolve_mesh(program, devices=layout.devices), cluster=cluster
+            )
+        except (StrategyError, InputError) as error:
+            return str(error)
+        return ""
+
+
+_KEYS: Mapping[str, str] = {
+    "tp": "tensor",
+    "pp": "pipeline",
+    "cp": "context",
+    "ep": "expert",
+    "devices": "devices",
+    "microbatch": "microbatch",
+    "store": "store",
+    "pieces": "pieces",
+    "schedule": "schedule",
+    "recompute": "recompute_quarters",
+    "sequence_parallel": "sequence_parallel",
+}
+"""What stands before ``=`` in a layout that a user asks about."""
+
+_STORED = {"nothing": 0, "states": 1, "grads": 2, "params": 3}
+_AGAIN = {"none": 0, "all": 4}
+
+
+def layout_of(text: str, *, devices: int) -> Layout:
+    """The layout that a text names: ``tp=8, pp=4, store=states, recompute=all``.
+
+    Raises: InputError for a key or a value that there is not.
+    """
+    values: dict[str, Any] = {"devices": devices}
+    for part in text.split(","):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if key not in _KEYS:
+            nearest = nearest_name(key, list(_KEYS))
+            hint = f"  Did you mean {nearest!r}?" if nearest else ""
+            raise InputError(f"--why-not: unknown {key!r}; there is {', '.join(_KEYS)}.{hint}")
+        values[_KEYS[key]] = _value(key, value)
+    layout = Layout(**values)
+    degree = layout.tensor * layout.pipeline * layout.context
+    if min(degree, layout.expert, layout.microbatch, layout.pieces) < 1 or layout.devices % degree:
+        raise InputError(
+            f"--why-not {text}: tp {layout.tensor} x pp {layout.pipeline} x cp {layout.context} must divide "
+            f"{layout.devices} devices"
+        )
+    return layout
+
+
+def _value(key: str, value: str) -> Any:
+    names: Mapping[str, int] = {
+        "store": _STORED,
+        "recompute": _AGAIN,
+        "sequence_parallel": {"yes": 1, "no": 0},
+    }.get(key, {})
+    if key == "schedule":
+        if value not in {found.value for found in StageSchedule}:
+            raise InputError(f"--why-not: schedule {value!r}; there is {', '.join(StageSchedule)}")
+        return StageSchedule(value)
+    if value in names:
+        return bool(names[value]) if key == "sequence_parallel" else names[value]
+    if names or not value.isdigit():
+        there_is = ", ".join(names) or "a whole number"
+        raise InputError(f"--why-not: {key} is {value!r}; it takes {there_is}")
+    return int(value)
+
+
+def _price(cluster: Cluster, price: float | None) -> tuple[float | None, str]:
+    """Of a device and hour, the mean of the cluster's, and who says so."""
+    if price is not None:
+        return price, "--price"
+    kinds = [node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices)]
+    try:
+        offers = {kind: price_of(kind) for kind in dict.fromkeys(kinds)}
+    except UnknownNameError:
+        return None, ""
+    total = sum(offers[kind].usd_per_device_hour for kind in kinds) / len(kinds)
+    said = "; ".join(
+        f"{offer.provider}, {offer.accelerator} {offer.kind.value.replace('_', ' ')}, as of {offer.as_of or 'an unknown date'}"
+        for offer in offers.values()
+    )
+    return total, said

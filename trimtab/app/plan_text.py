@@ -1,0 +1,130 @@
+"""What ``plan`` found, as people read it."""
+
+from collections.abc import Iterator
+
+from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.cost.search import Candidate, Verdict
+from trimtab.terms import format_bytes, format_seconds
+
+_PARTS = {
+    "compute_s": "computing",
+    "recompute_s": "computing again",
+    "collectives_s": "collectives of activations",
+    "hops_s": "hops of the pipeline",
+    "bubble_s": "bubble",
+    "gradients_s": "exchange of gradients",
+    "stored_s": "gathers of stored parameters",
+    "optimizer_s": "optimizer",
+    "fixed_s": "host",
+    "straggling_s": "waiting for the slowest",
+}
+
+_BROKEN = {
+    Verdict.MEMORY: "do not fit",
+    Verdict.DEADLINE: "take too long",
+    Verdict.BUDGET: "cost too much",
+}
+
+
+def plan_lines(answer: Answer) -> Iterator[str]:
+    """Line by line."""
+    question, findings = answer.question, answer.findings
+    counts = ", ".join(map(str, question.devices))
+    yield f"{question.network.name} on {counts} of {answer.cluster.name}"
+    yield f"  searched    {findings.evaluated:,} layouts, time and memory of each; {_verdicts(answer)}"
+    yield f"  learned     from {answer.stack}"
+    if answer.price_source:
+        yield f"  price       ${answer.limits.usd_per_device_hour:.2f} a device and hour: {answer.price_source}"
+    yield f"  head-room   {answer.limits.headroom:.0%} of {format_bytes(question.fabric.memory_bytes)} stay free"
+    if not answer.strategies:
+        yield from _nothing(answer)
+    for number, strategy in enumerate(answer.strategies, start=1):
+        yield ""
+        yield from _strategy_lines(number, strategy)
+    if len(answer.curve) > 1:
+        yield from _curve(answer)
+    if answer.other is not None:
+        yield from _why_not(answer, answer.other)
+
+
+def _verdicts(answer: Answer) -> str:
+    counts = answer.findings.verdicts
+    broken = [f"{counts[verdict]:,} {text}" for verdict, text in _BROKEN.items() if counts[verdict]]
+    return ", ".join([f"{counts[Verdict.FEASIBLE]:,} keep every limit", *broken])
+
+
+def _strategy_lines(number: int, strategy: Strategy) -> Iterator[str]:
+    candidate, comparison = strategy.candidate, strategy.comparison
+    equal = number > 1 and comparison.is_equal
+    said = "nobody can say which is faster" if equal else f"{comparison.ratio:.2f} times the first"
+    yield (
+        f"{number}. step {format_seconds(strategy.step_s)} "
+        f"({format_seconds(strategy.low_s)} to {format_seconds(strategy.high_s)})"
+        + (f", ${candidate.usd_per_step:,.2f}" if candidate.usd_per_step is not None else "")
+        + f", {format_bytes(candidate.memory_bytes)} a device"
+        + (f"; {said}" if number > 1 else "")
+    )
+    total = sum(candidate.parts.values())
+    shares = sorted(candidate.parts.items(), key=lambda part: -part[1])
+    yield "   " + ", ".join(f"{_PARTS[name]} {seconds / total:.0%}" for name, seconds in shares[:4])
+    yield from (f"     {line}" for line in strategy.formulas.splitlines())
+    yield "   " + " ".join(f"--set {key}={value}" for key, value in strategy.settings.items())
+
+
+def _curve(answer: Answer) -> Iterator[str]:
+    yield ""
+    yield f"{'devices':>9}{'step':>14}{'$ a step':>12}{'memory':>12}  layout"
+    for strategy in answer.curve:
+        candidate = strategy.candidate
+        usd = "" if candidate.usd_per_step is None else f"{candidate.usd_per_step:,.2f}"
+        yield (
+            f"{candidate.layout.devices:>9}{format_seconds(strategy.step_s):>14}{usd:>12}"
+            f"{format_bytes(candidate.memory_bytes):>12}  {_degrees(candidate)}"
+        )
+
+
+def _nothing(answer: Answer) -> Iterator[str]:
+    yield ""
+    yield "nothing keeps every limit"
+    if answer.findings.nearest:
+        yield "  nearest, by the memory that each device lacks:"
+        for candidate in answer.findings.nearest[:10]:
+            yield f"  {format_bytes(candidate.shortfall_bytes):>10}  {_degrees(candidate)}"
+        yield "  more devices, a shorter sequence or less head-room would tell; --json lists more"
+
+
+def _why_not(answer: Answer, other: Strategy) -> Iterator[str]:
+    candidate, comparison = other.candidate, other.comparison
+    yield ""
+    yield f"why not {_degrees(candidate)}"
+    if candidate.verdict is Verdict.MEMORY:
+        classes = ", ".join(
+            f"{name.removesuffix('_bytes')} {format_bytes(size)}"
+            for name, size in candidate.memory_parts.items()
+        )
+        yield f"  it does not fit: {format_bytes(candidate.shortfall_bytes)} are lacking; {classes}"
+    elif candidate.verdict is not Verdict.FEASIBLE:
+        yield f"  it would {_BROKEN[candidate.verdict]}"
+    if other.refusal:
+        yield "  it cannot be compiled: " + other.refusal.splitlines()[0]
+    if answer.strategies:
+        if comparison.is_equal:
+            yield "  nobody can say whether it is slower than the first"
+        yield (
+            f"  a step takes {comparison.ratio:.2f} times the first's ({comparison.low:.2f} to {comparison.high:.2f}):"
+            f" {format_seconds(candidate.step_s)}"
+        )
+        for name, seconds in comparison.longer[:3]:
+            yield f"    {_PARTS[name]}: {format_seconds(seconds)} longer"
+
+
+def _degrees(candidate: Candidate) -> str:
+    layout = candidate.layout
+    stored = ("", ", states stored", ", grads and states stored", ", all stored")[layout.store]
+    again = f", {layout.recompute_quarters}/4 computed again" if layout.recompute_quarters else ""
+    pipe = f" {layout.schedule.value}({layout.pieces})" if layout.pipeline > 1 else ""
+    return (
+        f"dp {layout.data} tp {layout.tensor} pp {layout.pipeline}{pipe} cp {layout.context}"
+        + (f" ep {layout.expert}" if layout.expert > 1 else "")
+        + f", microbatch {layout.microbatch}{stored}{again}"
+    )

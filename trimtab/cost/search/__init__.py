@@ -1,0 +1,36 @@
+"""Which layout is best? All of them, priced by closed forms; the best judged by their real schedules; and why not others."""
+
+from trimtab.cost.search.finding import (
+    Candidate,
+    Findings,
+    Limits,
+    Objective,
+    Verdict,
+    find,
+    price_of_layout,
+)
+from trimtab.cost.search.formulas import formulas_of, settings_of
+from trimtab.cost.search.judging import judged_step_s
+from trimtab.cost.search.reasons import Comparison, compare
+from trimtab.cost.search.space import Fabric, Layout, Question, SpaceError, fabric_of, priced_cases
+
+__all__ = [
+    "Candidate",
+    "Comparison",
+    "Fabric",
+    "Findings",
+    "Layout",
+    "Limits",
+    "Objective",
+    "Question",
+    "SpaceError",
+    "Verdict",
+    "compare",
+    "fabric_of",
+    "find",
+    "formulas_of",
+    "judged_step_s",
+    "price_of_layout",
+    "priced_cases",
+    "settings_of",
+]

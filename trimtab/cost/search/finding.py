@@ -1,0 +1,291 @@
+"""The best layouts under constraints, the front between time, dollars, memory and devices, and what became of the rest."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from trimtab.cost.closed_form import (
+    Cases,
+    Floats,
+    PeakMemory,
+    StepTimes,
+    Values,
+    layer_times,
+    peak_memory,
+    step_times,
+)
+from trimtab.cost.search.space import Layout, Question, cases_of_layouts, layout_at, layouts, priced_cases
+
+SECONDS_PER_HOUR = 3600.0
+
+
+class Verdict(StrEnum):
+    """What becomes of a layout."""
+
+    FEASIBLE = "feasible"
+    MEMORY = "memory"  # does not fit, head-room included
+    DEADLINE = "deadline"  # takes longer than there is time
+    BUDGET = "budget"  # costs more than there is money
+
+
+class Objective(StrEnum):
+    """What is least in the best layout."""
+
+    TIME = "time"
+    DOLLARS = "dollars"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a layout has to keep.
+
+    Args:
+        headroom: Share of a device's memory that stays free.
+        steps: Of the whole run; None if not known.
+        deadline_s: For all steps; None for none.
+        budget_usd: For all steps; None for none.
+        usd_per_device_hour: None if no price is known.
+    """
+
+    headroom: float = 0.08
+    steps: int | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    usd_per_device_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One layout, priced.
+
+    Args:
+        step_s: By closed forms.
+        parts: Where the step goes, in seconds, by name.
+        memory_bytes: Of the device that needs most.
+        memory_parts: By class, on that device.
+        usd_per_step: None without a price.
+        verdict: Whether it keeps the limits, and which it breaks first.
+        shortfall_bytes: Memory that is lacking; 0 where it fits.
+    """
+
+    layout: Layout
+    step_s: float
+    parts: Mapping[str, float]
+    memory_bytes: float
+    memory_parts: Mapping[str, float]
+    usd_per_step: float | None
+    verdict: Verdict
+    shortfall_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """What a search found.
+
+    Args:
+        evaluated: Layouts that were priced, time and memory of each.
+        verdicts: How many ended how.
+        best: The feasible ones with the least time (or dollars), in order.
+        front: Feasible ones that no other beats in time, dollars, memory and devices at once; by time.
+        curve: The best one for each number of devices.
+        nearest: Of those that do not fit, the ones that lack least; empty if something fits.
+    """
+
+    evaluated: int
+    verdicts: Mapping[Verdict, int]
+    best: tuple[Candidate, ...]
+    front: tuple[Candidate, ...]
+    curve: tuple[Candidate, ...]
+    nearest: tuple[Candidate, ...]
+
+
+def find(
+    question: Question,
+    limits: Limits,
+    *,
+    time: Values,
+    memory: Values,
+    objective: Objective = Objective.TIME,
+    keep: int = 64,
+) -> Findings:
+    """Price every layout.
+
+    Args:
+        question: What is trained, on what.
+        limits: What has to be kept.
+        time: Constants of the closed forms of time.
+        memory: Those of memory.
+        objective: By which the best are ordered.
+        keep: How many of the best, and of the nearest.
+    """
+    counts: Counter[Verdict] = Counter()
+    evaluated = 0
+    best, near, front = _Kept(keep), _Kept(keep), _Front()
+    for columns in layouts(question):
+        priced = _price(question, limits, cases_of_layouts(question, columns), time, memory)
+        evaluated += len(priced.step_s)
+        for verdict in Verdict:
+            counts[verdict] += int(np.count_nonzero(priced.verdicts == verdict))
+        fits = priced.verdicts == Verdict.FEASIBLE
+        best.add(columns, np.where(fits, priced.ordered_by(objective), np.inf))
+        front.add(columns, priced, fits)
+        if not len(best.values):
+            near.add(columns, np.where(priced.shortfall > 0, priced.shortfall, np.inf))
+
+    def candidates(chosen: list[Layout]) -> tuple[Candidate, ...]:
+        return tuple(price_of_layout(question, limits, layout, time=time, memory=memory) for layout in chosen)
+
+    on_front = front.layouts()
+    return Findings(
+        evaluated=evaluated,
+        verdicts={verdict: counts[verdict] for verdict in Verdict},
+        best=candidates(best.layouts()),
+        front=candidates(on_front),
+        curve=candidates(front.fastest()),
+        nearest=() if len(best.values) else candidates(near.layouts()),
+    )
+
+
+def price_of_layout(
+    question: Question, limits: Limits, layout: Layout, *, time: Values, memory: Values
+) -> Candidate:
+    """One layout, with where its time and its memory go."""
+    priced = _price(question, limits, priced_cases(question, layout), time, memory)
+    parts = {name: _first(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
+    held = priced.held
+    activations = max(_first(held.first_bytes), _first(held.last_bytes))
+    used = _first(held.state_bytes) + _first(held.gathered_bytes) + activations
+    return Candidate(
+        layout=layout,
+        step_s=_first(priced.step_s),
+        parts=parts,
+        memory_bytes=_first(priced.bytes),
+        memory_parts={
+            "state_bytes": _first(held.state_bytes),
+            "gathered_bytes": _first(held.gathered_bytes),
+            "activation_bytes": activations,
+            "fragmentation_bytes": used * (_first(held.fragmentation) - 1),
+            "overhead_bytes": _first(held.overhead_bytes),
+        },
+        usd_per_step=None if limits.usd_per_device_hour is None else _first(priced.usd),
+        verdict=Verdict(priced.verdicts[0]),
+        shortfall_bytes=_first(priced.shortfall),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Priced:
+    times: StepTimes
+    held: PeakMemory
+    step_s: Floats
+    bytes: Floats
+    usd: Floats
+    verdicts: np.ndarray
+    shortfall: Floats
+
+    def ordered_by(self, objective: Objective) -> Floats:
+        return self.usd if objective is Objective.DOLLARS else self.step_s
+
+
+def _price(question: Question, limits: Limits, cases: Cases, time: Values, memory: Values) -> _Priced:
+    times = step_times(cases, layer_times(cases, time), time)
+    held = peak_memory(cases, memory)
+    step_s, needed = np.broadcast_arrays(times.total_s, held.largest_bytes)
+    price = limits.usd_per_device_hour
+    usd = step_s * cases.devices * ((1.0 if price is None else price) / SECONDS_PER_HOUR)
+    room = question.fabric.memory_bytes * (1 - limits.headroom)
+    steps = limits.steps or 1
+    late = step_s * steps > (np.inf if limits.deadline_s is None else limits.deadline_s)
+    dear = usd * steps > (np.inf if limits.budget_usd is None else limits.budget_usd)
+    verdicts = np.select(
+        [needed > room, late, dear], [Verdict.MEMORY, Verdict.DEADLINE, Verdict.BUDGET], Verdict.FEASIBLE
+    )
+    return _Priced(
+        times=times,
+        held=held,
+        step_s=step_s,
+        bytes=needed,
+        usd=usd,
+        verdicts=verdicts,
+        shortfall=np.maximum(needed - room, 0.0),
+    )
+
+
+def _first(figures: Floats) -> float:
+    return float(np.ravel(figures)[0])
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The layouts with the least values so far."""
+
+    size: int
+    values: Floats = field(default_factory=lambda: np.zeros(0))
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, columns: Mapping[str, np.ndarray], values: Floats) -> None:
+        chosen = np.flatnonzero(np.isfinite(values))
+        if len(chosen) > self.size:
+            chosen = chosen[np.argpartition(values[chosen], self.size - 1)[: self.size]]
+        if not len(chosen):
+            return
+        joined = np.concatenate([self.values, values[chosen]])
+        order = np.argsort(joined, kind="stable")[: self.size]
+        self.columns = {
+            name: np.concatenate([self.columns.get(name, column[:0]), column[chosen]])[order]
+            for name, column in columns.items()
+        }
+        self.values = joined[order]
+
+    def layouts(self) -> list[Layout]:
+        return [layout_at(self.columns, index) for index in range(len(self.values))]
+
+
+@dataclass(slots=True)
+class _Front:
+    """The layouts that no other beats everywhere; for one number of devices dollars are time, so time and memory decide."""
+
+    by_devices: dict[int, tuple[Floats, Floats, dict[str, np.ndarray]]] = field(default_factory=dict)
+
+    def add(self, columns: Mapping[str, np.ndarray], priced: _Priced, fits: np.ndarray) -> None:
+        for devices in np.unique(columns["devices"][fits]):
+            chosen = np.flatnonzero(fits & (columns["devices"] == devices))
+            old = self.by_devices.get(int(devices))
+            seconds, needed = priced.step_s[chosen], priced.bytes[chosen]
+            own = {name: column[chosen] for name, column in columns.items()}
+            if old is not None:
+                seconds, needed = np.concatenate([old[0], seconds]), np.concatenate([old[1], needed])
+                own = {name: np.concatenate([old[2][name], column]) for name, column in own.items()}
+            order = np.lexsort((needed, seconds))
+            least = np.minimum.accumulate(needed[order])
+            keeps = np.concatenate([[True], least[1:] < least[:-1]])
+            kept = order[keeps]
+            self.by_devices[int(devices)] = (
+                seconds[kept],
+                needed[kept],
+                {name: column[kept] for name, column in own.items()},
+            )
+
+    def fastest(self) -> list[Layout]:
+        """For each number of devices."""
+        return [layout_at(columns, 0) for _, (_, _, columns) in sorted(self.by_devices.items())]
+
+    def layouts(self) -> list[Layout]:
+        points = [
+            (float(seconds[i]), devices * float(seconds[i]), float(needed[i]), devices, layout_at(columns, i))
+            for devices, (seconds, needed, columns) in sorted(self.by_devices.items())
+            for i in range(len(seconds))
+        ]
+        kept = [
+            point
+            for point in points
+            if not any(_beats(other[:4], point[:4]) for other in points if other is not point)
+        ]
+        return [point[4] for point in sorted(kept, key=lambda point: point[0])]
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
