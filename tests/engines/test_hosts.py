@@ -166,7 +166,7 @@ def assert_one_history(run: Going) -> None:
         [sys.executable, str(HISTORIES), str(run.folder)], capture_output=True, text=True, check=False
     )
     assert said.returncode == 0, said.stdout + said.stderr
-    assert "0 hashes" not in said.stdout
+    assert " 0 hashes" not in said.stdout
 
 
 def test_a_whole_host_is_killed(workplace: Path, alone: Ran) -> None:
