@@ -22,6 +22,7 @@ SCRIPTS = (
     "snapshots",
     "overlap",
     "search",
+    "probed",
 )
 NEED_NAMESPACES = ("slow_network", "overlap")
 

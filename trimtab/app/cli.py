@@ -288,6 +288,10 @@ def plan(
         Path | None,
         typer.Option("--measured", metavar="FILE", help="Runs of your own to calibrate on, as CSV."),
     ] = None,
+    probed: Annotated[
+        Path | None,
+        typer.Option("--probe", metavar="FILE", help="Plan for the machine that trimtab probe measured."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the first one's formulas to a file.")
     ] = None,
@@ -314,10 +318,27 @@ def plan(
             top=top,
             other=other,
             measured=measured,
+            probe=probed,
             out=out,
             is_json=is_json,
         ),
     )
+
+
+@app.command()
+def probe(
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", help="Ranks; default: one a core, at most 8.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it as JSON, for plan --probe.")
+    ] = None,
+    is_json: AsJson = False,
+) -> int:
+    """Measure this machine: products, memory, collectives, pairs of ranks, and a few real steps."""
+    from trimtab.app.probing import probe_machine
+
+    return probe_machine(devices=devices, out=out, is_json=is_json)
 
 
 @app.command()

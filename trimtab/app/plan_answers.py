@@ -10,12 +10,23 @@ import numpy as np
 
 from trimtab.app.compiling import cluster_of, training_of
 from trimtab.app.job_reading import read_job
-from trimtab.catalog import Cluster, UnknownNameError, price_of
+from trimtab.catalog import (
+    THIS_MACHINE,
+    Cluster,
+    FlopConvention,
+    Machine,
+    Probe,
+    UnknownNameError,
+    price_of,
+    read_probe,
+)
+from trimtab.catalog import cluster as cluster_named
 from trimtab.cost.calibration import (
     Belief,
     Calibrated,
     by_source,
     calibrate,
+    calibrated_on,
     measured_runs,
     published_fits,
     reported_bytes,
@@ -31,6 +42,7 @@ from trimtab.cost.search import (
     Question,
     compare,
     fabric_of,
+    fabric_of_probe,
     find,
     formulas_of,
     judged_step_s,
@@ -61,6 +73,7 @@ class Asked:
         top: How many strategies to show.
         other: A layout to explain, as written: ``tp=8, pp=4``; None for none.
         measured: A file of measured runs of this stack; None for none.
+        probe: A file with a probe of this machine; None for none.
         out: Where to write the best one's formulas; nowhere if None.
     """
 
@@ -71,6 +84,7 @@ class Asked:
     top: int = 5
     other: str | None = None
     measured: Path | None = None
+    probe: Path | None = None
     out: Path | None = None
     is_json: bool = False
 
@@ -86,6 +100,7 @@ class Strategy:
         comparison: With the best one.
         formulas: That say it.
         settings: Keys of the job that go with them.
+        mfu: Useful FLOPs over the declared peak, by the convention of attention.
         refusal: Why it cannot be compiled; empty if it can.
     """
 
@@ -96,6 +111,7 @@ class Strategy:
     comparison: Comparison
     formulas: str
     settings: Mapping[str, int | str]
+    mfu: Mapping[FlopConvention, float]
     refusal: str
 
 
@@ -128,12 +144,13 @@ class Answer:
 def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
     """The best strategies for a job."""
     loaded = read_job(path, (*overrides, *_WITHOUT_STRATEGY))
-    cluster = cluster_of(loaded)
-    question = question_of(loaded, cluster, asked.devices)
+    probe = _probe(asked.probe)
+    cluster = cluster_of(loaded) if probe is None else _cluster_of_probe(probe)
+    question = question_of(loaded, cluster, asked.devices, probe)
     price, price_source = _price(cluster, asked.price)
     steps = loaded.job.train.steps
     limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
-    time, memory, stack = constants(asked.measured)
+    time, memory, stack = constants(asked.measured, probe)
     findings = find(
         question, limits, time=time.values, memory=memory.values, objective=asked.objective, keep=_MOST_SHOWN
     )
@@ -173,7 +190,30 @@ _WITHOUT_STRATEGY = ("parallelism=-- none", "orchestration.devices=1")
 """A search says who computes what, and on how many devices."""
 
 
-def question_of(loaded: LoadedJob, cluster: Cluster, devices: str | None) -> Question:
+def _probe(path: Path | None) -> Probe | None:
+    if path is None:
+        return None
+    try:
+        return read_probe(path.read_text(encoding="utf-8"), source=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read a probe: {error}") from error
+
+
+def _cluster_of_probe(probe: Probe) -> Cluster:
+    return cluster_named(
+        THIS_MACHINE,
+        machine=Machine(
+            num_devices=probe.num_devices,
+            cores=probe.num_devices,
+            memory_bytes=probe.memory_bytes * probe.num_devices,
+            fp32_flops_per_s=min(probe.flops_per_s),
+        ),
+    )
+
+
+def question_of(
+    loaded: LoadedJob, cluster: Cluster, devices: str | None, probe: Probe | None = None
+) -> Question:
     """What is asked of a job on a cluster.
 
     Raises: InputError for numbers of devices that are none; SpaceError for devices whose rates are not known.
@@ -192,7 +232,7 @@ def question_of(loaded: LoadedJob, cluster: Cluster, devices: str | None) -> Que
         network=training.network,
         sequence=training.sequence,
         batch=training.batch,
-        fabric=fabric_of(cluster, training.compute),
+        fabric=fabric_of(cluster, training.compute) if probe is None else fabric_of_probe(probe),
         devices=counts,
         compute=training.compute,
         shares=training.shares if is_shared else None,
@@ -200,13 +240,16 @@ def question_of(loaded: LoadedJob, cluster: Cluster, devices: str | None) -> Que
     )
 
 
-def constants(measured: Path | None) -> tuple[Calibrated, Calibrated, str]:
+def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Calibrated, str]:
     """Of time, of memory, and what they were learned from.
 
     Raises: InputError for a file that holds no measured runs.
     """
     fits = published_fits()
     time, memory = fits.time_belief(), fits.memory_belief()
+    if probe is not None:
+        said = f"a probe of this machine of {probe.taken_at}, {len(probe.runs)} real runs of it among them"
+        return calibrated_on(time, probe), _calibrated(memory, is_memory=True), said
     if measured is None:
         names = f"{len(fits.time)} published stacks"
         return _calibrated(time), _calibrated(memory, is_memory=True), names
@@ -276,6 +319,7 @@ class _Search:
             ),
             formulas=text,
             settings=settings,
+            mfu=self._mfu(seconds, candidate.layout),
             refusal=self._refusal(candidate.layout, text) if is_compiled else "",
         )
 
@@ -286,6 +330,15 @@ class _Search:
             self.question, self.limits, layout, time=self.time.values, memory=self.memory.values
         )
         return self.strategy(candidate, best, is_compiled=True)
+
+    def _mfu(self, step_s: float, layout: Layout) -> Mapping[FlopConvention, float]:
+        question = self.question
+        tokens = question.batch * question.sequence
+        most = step_s * layout.devices * question.fabric.peak_flops_per_s
+        return {
+            convention: flops * tokens / most
+            for convention, flops in question.network.flops_by_convention(question.sequence).items()
+        }
 
     def _refusal(self, layout: Layout, text: str) -> str:
         """Why the compiler does not take the formulas; empty if it does."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.catalog import FlopConvention
 from trimtab.cost.search import Candidate, Verdict
 from trimtab.terms import format_bytes, format_seconds
 
@@ -61,7 +62,7 @@ def _strategy_lines(number: int, strategy: Strategy) -> Iterator[str]:
         f"{number}. step {format_seconds(strategy.step_s)} "
         f"({format_seconds(strategy.low_s)} to {format_seconds(strategy.high_s)})"
         + (f", ${candidate.usd_per_step:,.2f}" if candidate.usd_per_step is not None else "")
-        + f", {format_bytes(candidate.memory_bytes)} a device"
+        + f", {format_bytes(candidate.memory_bytes)} a device, MFU {strategy.mfu[FlopConvention.FULL]:.0%} (full)"
         + (f"; {said}" if number > 1 else "")
     )
     total = sum(candidate.parts.values())

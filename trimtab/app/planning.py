@@ -58,6 +58,7 @@ def _strategy(strategy: Strategy) -> dict[str, Any]:
         "step_s": {"low": strategy.low_s, "expected": strategy.step_s, "high": strategy.high_s},
         "formulas": strategy.formulas,
         "settings": dict(strategy.settings),
+        "mfu": {convention.value: share for convention, share in strategy.mfu.items()},
         "refusal": strategy.refusal,
         "beside_best": {
             "ratio": comparison.ratio,

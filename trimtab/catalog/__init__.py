@@ -18,6 +18,7 @@ from trimtab.catalog.errors import (
     ConfigProblem,
     FailuresError,
     NetworkError,
+    ProbeError,
     UnknownNameError,
 )
 from trimtab.catalog.network_presets import changed_network, network, network_names
@@ -33,6 +34,7 @@ from trimtab.catalog.networks import (
     TensorKind,
 )
 from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
+from trimtab.catalog.probes import Pair, Probe, ProbedRun, read_probe
 from trimtab.catalog.published import published_runs, published_shapes
 
 __all__ = [
@@ -54,9 +56,13 @@ __all__ = [
     "NetworkError",
     "Node",
     "Norm",
+    "Pair",
     "Positions",
     "Price",
     "PriceKind",
+    "Probe",
+    "ProbeError",
+    "ProbedRun",
     "RopeScaling",
     "Tensor",
     "TensorKind",
@@ -73,4 +79,5 @@ __all__ = [
     "prices_of",
     "published_runs",
     "published_shapes",
+    "read_probe",
 ]

@@ -5,7 +5,8 @@ InputError
 ├── NetworkError       the fields of a network do not fit together
 │   └── ConfigError    a config.json describes no network that can be computed
 ├── ClusterError       a cluster lacks what it needs
-└── FailuresError      a mixture of faults is none
+├── FailuresError      a mixture of faults is none
+└── ProbeError         a document holds no measurements of a machine
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,3 +62,7 @@ class ClusterError(InputError):
 
 class FailuresError(InputError):
     """A mixture of faults has a key that there is not, lacks one, or has a value that cannot be."""
+
+
+class ProbeError(InputError):
+    """A document holds no measurements of a machine, or those of another version."""

@@ -16,7 +16,7 @@ GPT3 = {
     "product_flops_per_s": 271.2e12, "attention_flops_per_s": 271.2e12, "memory_bytes_per_s": 2e12,
     "multiprocessors": 108, "island_devices": 8, "island_bytes_per_s": 300e9, "site_bytes_per_s": 25e9,
     "is_fused_attention": 0, "is_fine_scaled": 0, "weight_bytes": 2, "gradient_bytes": 4, "state_bytes": 12,
-    "keeps_gathered": 0,
+    "exchanged_bytes": 2, "keeps_gathered": 0,
 }  # fmt: skip
 """GPT-3 175B on 1,024 A100 as in Narayanan et al. 2021, section 5.1."""
 

@@ -9,6 +9,7 @@ from trimtab.cost.calibration.calibrated import (
     step_seconds,
 )
 from trimtab.cost.calibration.fitting import Belief, Fit, fit, learn
+from trimtab.cost.calibration.probed import calibrated_on
 from trimtab.cost.calibration.rows import REQUIRED_COLUMNS, MeasuredRun, cases_of, measured_runs
 from trimtab.cost.calibration.scoring import (
     RankedGroup,
@@ -35,6 +36,7 @@ __all__ = [
     "StackFits",
     "by_source",
     "calibrate",
+    "calibrated_on",
     "cases_of",
     "fit",
     "held_out",

@@ -256,6 +256,7 @@ class _Found:
             "is_fused_attention": float("flash" in row["attn"] or (not row["attn"] and is_recent)),
             "is_fine_scaled": float("rowwise" in row["precision"]),
             **_kept_bytes(is_deepspeed, row["precision"], self.count("zero_stage", 0)),
+            "exchanged_bytes": 2.0,
             "keeps_gathered": 1.0,
         }  # fmt: skip
 

@@ -93,6 +93,8 @@ class Cases:
     gradient_bytes: Floats
     state_bytes: Floats
     """Of the optimizer, a master copy among them where the parameter itself is kept in 16 bits."""
+    exchanged_bytes: Floats
+    """Of a parameter or its gradient, on the wire."""
     keeps_gathered: Floats
     """1: a pipeline gathers stored parameters once a step, and keeps them and their gradients whole until its end."""
 

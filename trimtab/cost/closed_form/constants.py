@@ -252,6 +252,15 @@ TIME_CONSTANTS = (
         meaning="share of the exchange of gradients that the backward pass does not hide",
     ),
     Constant(
+        name="pieces_exposed",
+        expected=1.1,
+        spread=0.3,
+        low=0.7,
+        high=5.0,
+        meaning="exchange of gradients whose states are stored in pieces, a sum before and a gather behind the update, over "
+        "that of whole ones (gloo's reduce-scatter alone sends what an all-reduce does)",
+    ),
+    Constant(
         name="stored_exposed",
         expected=0.25,
         spread=0.8,

@@ -132,15 +132,16 @@ def _data_s(cases: Cases, values: Values) -> tuple[Floats, Floats]:
         * values["data_bandwidth"]
         * islands ** -values["congestion"]
     )
-    size = _rank_parameters(cases) * 2
+    size = _rank_parameters(cases) * cases.exchanged_bytes
     start = values["collective_s"]
-    summed = ring_s(2 * size, ranks, link, 4 * start) * values["data_exposed"]
-    # Two gathers and one sum for every microbatch.
-    gathered = (
-        3 * cases.microbatches * ring_s(size, ranks, link, start * cases.layers) * values["stored_exposed"]
+    once = ring_s(2 * size, ranks, link, 4 * start) * values["data_exposed"]
+    # Layer by layer for every microbatch: two gathers and one sum, or the sum alone.
+    layer_by_layer = (
+        cases.microbatches * ring_s(size, ranks, link, start * cases.layers) * values["stored_exposed"]
     )
-    is_stored = cases.store >= 3
-    return np.where(is_stored, 0.0, summed), np.where(is_stored, gathered, 0.0)
+    pieces = once * values["pieces_exposed"]
+    exchanged = np.select([cases.store == 1, cases.store == 2], [pieces, layer_by_layer + pieces / 2], once)
+    return np.where(cases.store >= 3, 0.0, exchanged), np.where(cases.store >= 3, 3 * layer_by_layer, 0.0)
 
 
 def _optimizer_s(cases: Cases, values: Values) -> Floats:

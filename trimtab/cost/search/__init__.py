@@ -12,7 +12,15 @@ from trimtab.cost.search.finding import (
 from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
 from trimtab.cost.search.reasons import Comparison, compare
-from trimtab.cost.search.space import Fabric, Layout, Question, SpaceError, fabric_of, priced_cases
+from trimtab.cost.search.space import (
+    Fabric,
+    Layout,
+    Question,
+    SpaceError,
+    fabric_of,
+    fabric_of_probe,
+    priced_cases,
+)
 
 __all__ = [
     "Candidate",
@@ -27,6 +35,7 @@ __all__ = [
     "Verdict",
     "compare",
     "fabric_of",
+    "fabric_of_probe",
     "find",
     "formulas_of",
     "judged_step_s",

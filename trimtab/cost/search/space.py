@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.catalog import Activation, Cluster, Level, Network
+from trimtab.catalog import Activation, Cluster, Level, Network, Probe
 from trimtab.cost.closed_form import Cases
 from trimtab.cost.stage_times import best_flops_per_s
 from trimtab.plan.pipelines import StageSchedule, refusal_of, stages_per_rank_of
-from trimtab.terms import InputError
+from trimtab.terms import ComputeType, InputError
 
 CHUNK = 65536
 """Layouts that are priced at once: as many as fit into a processor's caches."""
@@ -30,12 +30,14 @@ class Fabric:
     Args:
         names: Of the kinds of device.
         num_devices: In all.
-        product_flops_per_s: Of the best product, in the type that the job computes in.
+        peak_flops_per_s: Declared, in the type that the job computes in; utilisation is measured against it.
+        product_flops_per_s: Of the best product, in the same type.
         memory_bytes: Of one device.
     """
 
     names: tuple[str, ...]
     num_devices: int
+    peak_flops_per_s: float
     product_flops_per_s: float
     attention_flops_per_s: float
     memory_bytes: float
@@ -56,20 +58,23 @@ def fabric_of(cluster: Cluster, compute: str) -> Fabric:
     Raises: SpaceError for a device whose rates are not known.
     """
     devices = {node.accelerator.name: node.accelerator for node in cluster.nodes}
-    rates, bandwidths = [], []
+    rates, bandwidths, peaks = [], [], []
     for name, device in devices.items():
         rate = best_flops_per_s(device, compute)
         if rate is None or device.memory_bytes_per_s is None:
             raise SpaceError(
                 f"layouts on {cluster.name} cannot be priced: the rate of {name} in {compute}, or of its memory, is not "
-                "known\n  name a cluster of devices that the catalog knows with --cluster"
+                "known\n  name a cluster of devices that the catalog knows with --cluster, or measure this one: trimtab probe --out FILE, "
+                "then --probe FILE"
             )
         rates.append(rate)
+        peaks.append(device.peak_flops_per_s(ComputeType(compute)) or rate)
         bandwidths.append(device.memory_bytes_per_s)
     links = {link.level: link.bytes_per_s for link in cluster.links}
     return Fabric(
         names=tuple(devices),
         num_devices=cluster.num_devices,
+        peak_flops_per_s=min(peaks),
         product_flops_per_s=min(rates),
         attention_flops_per_s=min(rates),
         memory_bytes=min(device.memory_bytes for device in devices.values()),
@@ -78,6 +83,23 @@ def fabric_of(cluster: Cluster, compute: str) -> Fabric:
         island_devices=min(node.num_devices for node in cluster.nodes),
         island_bytes_per_s=links[Level.NODE],
         site_bytes_per_s=links.get(Level.SITE, links[Level.NODE]),
+    )
+
+
+def fabric_of_probe(probe: Probe) -> Fabric:
+    """A machine as it was measured, its slowest rank deciding."""
+    return Fabric(
+        names=("this machine",),
+        num_devices=probe.num_devices,
+        peak_flops_per_s=min(probe.flops_per_s),
+        product_flops_per_s=min(probe.flops_per_s),
+        attention_flops_per_s=min(probe.flops_per_s),
+        memory_bytes=float(probe.memory_bytes),
+        memory_bytes_per_s=min(probe.memory_bytes_per_s),
+        multiprocessors=1,
+        island_devices=probe.num_devices,
+        island_bytes_per_s=probe.link_bytes_per_s or 1.0,
+        site_bytes_per_s=probe.link_bytes_per_s or 1.0,
     )
 
 
@@ -232,6 +254,7 @@ def cases_of_layouts(question: Question, columns: Mapping[str, np.ndarray]) -> C
             "weight_bytes": 4,
             "gradient_bytes": 4,
             "state_bytes": 4 * question.num_states,
+            "exchanged_bytes": 4,
             "keeps_gathered": 0,
         }
     )
