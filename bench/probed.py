@@ -82,7 +82,7 @@ def main() -> int:
     cases = CASES[:4] if asked.quick else CASES
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "probe.json"
-        probe_machine(devices=RANKS, out=path, is_json=False) if not asked.json else _quietly(path)
+        probe_machine(devices=RANKS, places=[path], is_json=False) if not asked.json else _quietly(path)
         probe = read_probe(path.read_text(encoding="utf-8"), source=str(path))
     fabric = fabric_of_probe(probe)
     questions = {
@@ -155,7 +155,7 @@ def _quietly(path: Path) -> None:
     import io
 
     with contextlib.redirect_stdout(io.StringIO()):
-        probe_machine(devices=RANKS, out=path, is_json=False)
+        probe_machine(devices=RANKS, places=[path], is_json=False)
 
 
 def _run(name: str, question: Question, layout: Layout) -> MeasuredRun:

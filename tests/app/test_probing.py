@@ -1,6 +1,7 @@
 """The verb `probe`, and plans for the machine that it measured."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -20,6 +21,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=170,
         check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
     )
 
 
@@ -29,6 +31,7 @@ def test_a_probe_measures_and_a_plan_reads_it(desk):
     assert ran.returncode == 0, ran.stderr
     probe = read_probe((desk / "here.json").read_text(), source="here.json")
     assert json.loads(ran.stdout) == json.loads((desk / "here.json").read_text())
+    assert (desk / "cache/trimtab/probe.json").read_text() == (desk / "here.json").read_text()
     assert probe.num_devices == len(probe.flops_per_s) == 2
     assert all(rate > 1e9 for rate in (*probe.flops_per_s, *probe.memory_bytes_per_s, probe.link_bytes_per_s))
     sizes = list(probe.all_reduce_s)

@@ -386,9 +386,9 @@ def test_formulas_may_stand_on_one_line(load: Load, minimal: str) -> None:
 @pytest.mark.parametrize(
     "value", ["3", "[MESH dp 1]", "{text: MESH dp 1}", "{file: x.trim, text: x}", "{}", "null"]
 )
-def test_parallelism_is_text_or_a_file(load: Load, minimal: str, value: str) -> None:
+def test_parallelism_is_text_or_a_file_or_auto(load: Load, minimal: str, value: str) -> None:
     """Otherwise a number counts as no formulas at all."""
-    with pytest.raises(JobFileError, match=r"takes formulas as text, or \{file: x.trim\}"):
+    with pytest.raises(JobFileError, match=r"takes formulas as text, \{file: x.trim\}, or auto"):
         load(minimal + f"parallelism: {value}\n")
 
 

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab.app.job_reading import read_job, read_job_text, say_warnings
+from trimtab.app.deciding import read_decided_job
+from trimtab.app.job_reading import read_job_text, say_warnings
 from trimtab.app.launching import build_launch
 from trimtab.app.live_view import open_view
 from trimtab.app.machines import find_machine
@@ -56,7 +57,7 @@ def run_job(path: str, wishes: Wishes, *, is_dry_run: bool) -> int:
 
     A dry run prints what would be started, secrets left out; it starts and writes nothing.
     """
-    return _run_loaded(read_job(path, wishes.overrides), wishes, job_file=path, is_dry_run=is_dry_run)
+    return _run_loaded(read_decided_job(path, wishes.overrides), wishes, job_file=path, is_dry_run=is_dry_run)
 
 
 def run_script(path: str, arguments: Sequence[str], wishes: Wishes, *, is_dry_run: bool) -> int:

@@ -336,9 +336,11 @@ def probe(
     is_json: AsJson = False,
 ) -> int:
     """Measure this machine: products, memory, collectives, pairs of ranks, and a few real steps."""
+    from trimtab.app.deciding import probe_file
     from trimtab.app.probing import probe_machine
 
-    return probe_machine(devices=devices, out=out, is_json=is_json)
+    places = [probe_file(), *([out] if out is not None else [])]
+    return probe_machine(devices=devices, places=places, is_json=is_json)
 
 
 @app.command()

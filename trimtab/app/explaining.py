@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.app.compiling import cluster_of, compiled
+from trimtab.app.deciding import read_decided_job
 from trimtab.app.errors import JobReadError
 from trimtab.app.explanation_text import Line, explanation_lines, plain
-from trimtab.app.job_reading import network_key, read_job, refuse_script, say_warnings
+from trimtab.app.job_reading import network_key, refuse_script, say_warnings
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import json_text
@@ -145,7 +146,7 @@ def _analyzed(loaded: LoadedJob, path: str, plan: Plan | None, machine: MachineF
 
 
 def _loaded(path: str, overrides: Sequence[str]) -> LoadedJob:
-    loaded = read_job(path, overrides)
+    loaded = read_decided_job(path, overrides)
     refuse_script(loaded, verb="explain")
     say_warnings(loaded)
     return loaded

@@ -20,8 +20,20 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
         path: Of the job file, as the user wrote it: errors show it so.
         overrides: What stood after each ``--set``.
 
-    Raises: JobReadError if the file cannot be read at all, or its network cannot be built; JobFileError with
-        everything that is wrong in it.
+    Raises: JobReadError if the file cannot be read at all, its network cannot be built, or its formulas are still to be
+        found; JobFileError with everything that is wrong in it.
+    """
+    return _closed(read_open_job(path, overrides))
+
+
+def read_open_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job of a file whose parallelism may still be ``auto``.
+
+    Args:
+        path: Of the job file, as the user wrote it: errors show it so.
+        overrides: What stood after each ``--set``.
+
+    Raises: As ``read_job``.
     """
     try:
         text = _read_text(path)
@@ -30,13 +42,22 @@ def read_job(path: str, overrides: Sequence[str] = ()) -> LoadedJob:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise JobReadError(f"{path}:{line}: the job file is not UTF-8 text") from error
-    return read_job_text(text, source=path, overrides=overrides)
+    return read_open_text(text, source=path, overrides=overrides)
 
 
 def read_job_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> LoadedJob:
     """The job of a text; ``source`` is what errors call it, and files that it names are found beside.
 
-    Raises: JobReadError if its network cannot be built; JobFileError with everything that is wrong in it.
+    Raises: JobReadError if its network cannot be built, or its formulas are still to be found; JobFileError with
+        everything that is wrong in it.
+    """
+    return _closed(read_open_text(text, source=source, overrides=overrides))
+
+
+def read_open_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job of a text whose parallelism may still be ``auto``.
+
+    Raises: As ``read_job_text``.
     """
     loaded = load_job(text, source=source, overrides=overrides, environment=os.environ, read=_read_text)
     try:
@@ -46,6 +67,15 @@ def read_job_text(text: str, *, source: str, overrides: Sequence[str] = ()) -> L
     except (NetworkError, UnknownNameError) as error:
         raise JobReadError(f"{loaded.origins[network_key(loaded.job)]}  {error}") from error
     return replace(loaded, warnings=(*loaded.warnings, *_configuration_warnings(loaded)))
+
+
+def _closed(loaded: LoadedJob) -> LoadedJob:
+    if loaded.is_undecided:
+        raise JobReadError(
+            f"{loaded.origins['parallelism']}  parallelism is auto, and this needs formulas\n"
+            "  trimtab plan JOB --out best.trim finds them; write parallelism: {file: best.trim}"
+        )
+    return loaded
 
 
 def network_key(job: Job) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.app.compiling import cluster_of, training_of
 from trimtab.app.job_reading import read_job
+from trimtab.app.losses import rule_on_loss
 from trimtab.catalog import (
     THIS_MACHINE,
     Cluster,
@@ -53,7 +54,7 @@ from trimtab.cost.search import (
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.spec import LoadedJob, StrategyError, parse_strategy, resolve_mesh
-from trimtab.terms import InputError, nearest_name
+from trimtab.terms import InputError, OnLoss, nearest_name
 
 JUDGED = 24
 """Of the best by closed forms, judged by their real schedules."""
@@ -142,8 +143,19 @@ class Answer:
 
 
 def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
-    """The best strategies for a job."""
-    loaded = read_job(path, (*overrides, *_WITHOUT_STRATEGY))
+    """The best strategies for a job file, whatever its own says."""
+    return answer_for(read_job(path, (*overrides, *_WITHOUT_STRATEGY)), asked)
+
+
+def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
+    """The best strategies for a job.
+
+    Args:
+        loaded: Its formulas and its number of devices are not looked at.
+        asked: What is asked.
+
+    Raises: As ``planning.plan_job``.
+    """
     probe = _probe(asked.probe)
     cluster = cluster_of(loaded) if probe is None else _cluster_of_probe(probe)
     question = question_of(loaded, cluster, asked.devices, probe)
@@ -350,9 +362,10 @@ class _Search:
         cluster = self.cluster
         try:
             program = parse_strategy(text, source="plan")
-            compile_program(
-                program, training, mesh=resolve_mesh(program, devices=layout.devices), cluster=cluster
-            )
+            mesh = resolve_mesh(program, devices=layout.devices)
+            plan = compile_program(program, training, mesh=mesh, cluster=cluster)
+            if self.loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
+                rule_on_loss(replace(self.loaded, program=program), plan)
         except (StrategyError, InputError) as error:
             return str(error)
         return ""

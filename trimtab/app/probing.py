@@ -71,12 +71,12 @@ REFERENCES = (
 _BATCH, _SEQUENCE = 16, 128
 
 
-def probe_machine(*, devices: int | None, out: Path | None, is_json: bool) -> int:
+def probe_machine(*, devices: int | None, places: Sequence[Path], is_json: bool) -> int:
     """Measure, and print or write what was found.
 
     Args:
         devices: Ranks; as many as there are cores, at most 8, if None.
-        out: Where to write the document; nowhere if None.
+        places: Files to write the document to.
         is_json: Whether to print it.
     """
     machine = find_machine()
@@ -99,8 +99,10 @@ def probe_machine(*, devices: int | None, out: Path | None, is_json: bool) -> in
             say(f"probe: {reference.name}: {format_seconds(step_s)} a step")
             runs.append(ProbedRun(name=reference.name, columns=columns(question, layout), step_s=step_s))
     probe = replace(probe, runs=tuple(runs))
-    if out is not None:
-        out.write_text(json.dumps(probe.document(), indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(probe.document(), indent=2) + "\n"
+    for path in places:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     if is_json:
         print_document(probe.document())
     else:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.app.attempts import begin_run, make_attempt, refuse_what_cannot_start
+from trimtab.app.deciding import read_decided_job, read_decided_text
 from trimtab.app.errors import FailedRunError
-from trimtab.app.job_reading import read_job, read_job_text, say_warnings
+from trimtab.app.job_reading import say_warnings
 from trimtab.app.live_view import open_view
 from trimtab.engines import Observer, Outcome
 from trimtab.engines.launch import Launch
@@ -96,12 +97,12 @@ def _read(
 ) -> tuple[LoadedJob, str | None]:
     if not isinstance(job, Mapping):
         path = os.fspath(job)
-        return read_job(path, overrides), path
+        return read_decided_job(path, overrides), path
     try:
         text = json.dumps(job, indent=2, ensure_ascii=False)  # JSON is YAML 1.2
     except (TypeError, ValueError) as error:
         raise InputError(f"the job is a mapping that JSON cannot hold: {error}") from error
-    return read_job_text(text, source=MAPPING_SOURCE, overrides=overrides), None
+    return read_decided_text(text, source=MAPPING_SOURCE, overrides=overrides), None
 
 
 def _look_away(kind: str, t_ns: int, fields: Mapping[str, Any]) -> None:

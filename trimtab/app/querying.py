@@ -11,6 +11,7 @@ from pathlib import Path
 from trimtab.app.answer_formats import AnswerFormat, as_csv, as_json, as_table
 from trimtab.app.closed_database import Answer, ClosedDatabase
 from trimtab.app.compiling import compiled
+from trimtab.app.deciding import read_decided_job
 from trimtab.app.job_reading import read_job, refuse_script, say_warnings
 from trimtab.app.module_relations import module_relations
 from trimtab.app.output import print_document, say
@@ -100,7 +101,7 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
     Raises: What reading the job, compiling its plan or finding the run raises.
     """
     if Path(text).is_file() or text.endswith((".yaml", ".yml")):
-        loaded = read_job(text, overrides)
+        loaded = read_decided_job(text, overrides)
         refuse_script(loaded, verb="query")
         say_warnings(loaded)
         if network_of(loaded.job) is None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.app.compiling import cluster_of, compiled, training_of
+from trimtab.app.deciding import read_decided_job
 from trimtab.app.errors import JobReadError
-from trimtab.app.job_reading import read_job, refuse_script, say_warnings
+from trimtab.app.job_reading import refuse_script, say_warnings
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.output import print_document, say
 from trimtab.catalog import Cluster
@@ -93,7 +94,7 @@ def simulate_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
 
     Raises: InputError for what cannot be simulated; JobReadError and StrategyError for a job that cannot be planned.
     """
-    loaded = read_job(path, overrides)
+    loaded = read_decided_job(path, overrides)
     refuse_script(loaded, verb="simulate")
     say_warnings(loaded)
     done = simulated(loaded, asked)

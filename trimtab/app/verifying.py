@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trimtab.app.compiling import cluster_of, compiled, training_of
-from trimtab.app.job_reading import read_job, refuse_script, say_warnings
+from trimtab.app.deciding import read_decided_job
+from trimtab.app.job_reading import refuse_script, say_warnings
 from trimtab.app.output import print_document, say
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.physical import Plan
@@ -41,7 +42,7 @@ def verify(path: str, overrides: Sequence[str], asked: Asked) -> int:
     Returns: The exit code, 1 if one does.
     Raises: InputError for a mesh of more ranks than one machine shall run.
     """
-    loaded = read_job(path, overrides)
+    loaded = read_decided_job(path, overrides)
     refuse_script(loaded, verb="verify")
     say_warnings(loaded)
     plan = quick_plan(loaded) if asked.is_quick else compiled(loaded)

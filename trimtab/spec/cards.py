@@ -382,7 +382,8 @@ def _read_parallelism(value: object) -> object:
 class Parallelism(Card):
     """Card 2: who computes what, as formulas of the strategy language.
 
-    Written as text, or as `{file: x.trim}`, which the loader replaces by the file's text.
+    Written as text, as `{file: x.trim}`, which the loader replaces by the file's text, or as `auto`: the planner finds the
+    formulas and writes them, with its reasons, into the run.
     """
 
     text: str = ""
@@ -409,7 +410,7 @@ ParallelismText = Annotated[
             ]
         }
     ),
-    Takes("formulas as text, or {file: x.trim}"),
+    Takes("formulas as text, {file: x.trim}, or auto"),
 ]
 
 

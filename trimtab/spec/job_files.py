@@ -27,6 +27,9 @@ from trimtab.spec.validation import key_span_at, nearest_span, validate, value_a
 from trimtab.spec.yaml_documents import MappingValue, ScalarValue
 from trimtab.terms import Span
 
+AUTO = "auto"
+"""In place of formulas: whoever runs the job finds them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedJob:
@@ -39,6 +42,8 @@ class LoadedJob:
         origins: Who set each value, by dotted path: ``default``, ``run.yaml:9``, ``--set #1``,
             ``environment NAME``, ``auto (default)``.
         warnings: What may be meant otherwise, each with its place, ready to print.
+        is_undecided: Whether the parallelism card says ``auto``: the formulas are still to be found, and ``program`` is
+            empty.
     """
 
     job: Job
@@ -46,6 +51,7 @@ class LoadedJob:
     layout: Layout
     origins: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    is_undecided: bool = False
 
     def resolved_yaml(self) -> str:
         """The complete job file with the origin of every value; reading it gives the same digest."""
@@ -146,6 +152,7 @@ class _Checker:
             program=program,
             layout=layout,
             origins=resolved.find_origins(self.tree, job),
+            is_undecided=self._says_auto(),
             warnings=tuple(
                 render_problem(problem, self.documents)
                 for problem in (*layout.warnings, *self._warnings(job))
@@ -154,7 +161,7 @@ class _Checker:
 
     def _program(self) -> Program:
         value = value_at(self.tree, ("parallelism",))
-        if not isinstance(value, ScalarValue) or not isinstance(value.value, str):
+        if not isinstance(value, ScalarValue) or not isinstance(value.value, str) or self._says_auto():
             return Program()
         # A word needs no places of its own: it is one statement, and wrong.
         text = value.located or LocatedText.whole(value.text, source=value.span.source)
@@ -166,6 +173,10 @@ class _Checker:
             return Program()
         self.documents = {**program.documents, **self.documents}
         return program
+
+    def _says_auto(self) -> bool:
+        value = value_at(self.tree, ("parallelism",))
+        return isinstance(value, ScalarValue) and value.value == AUTO
 
     def _problem(self, contradiction: Contradiction) -> Problem:
         first, *others = sorted(contradiction.paths, key=lambda path: self._span(path) is None)
