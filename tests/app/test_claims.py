@@ -1,22 +1,26 @@
-"""The page about published claims says what the planner says."""
+"""Pages whose figures come from a script say what the script says."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_shows_what_the_script_prints():
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        ("examples/claims/claims.py", "docs/claims.md"),
+        ("examples/routes/routes.py", "docs/choosing-all-reduce.md"),
+    ],
+)
+def test_the_page_shows_what_the_script_prints(script: str, page: str):
     """A figure that the model no longer gives is a claim of nobody's."""
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples/claims/claims.py")],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
+        [sys.executable, str(ROOT / script)], capture_output=True, text=True, timeout=170, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
-    shown = page.split("```text\n")[1].split("```")[0]
+    shown = (ROOT / page).read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
     assert ran.stdout == shown
