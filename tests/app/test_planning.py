@@ -155,3 +155,25 @@ def test_formulas_are_what_a_job_takes(cli, job):
         read=lambda path: "",
     )
     assert loaded.layout.mesh.num_devices == 8
+
+
+def test_clusters_side_by_side_are_drawn(cli, job, desk):
+    found = cli("plan", "seven.yaml", "--beside", "512xH100", "--plot", "curves.svg", "--json", "--top", "1")
+    assert found.code == 0
+    document = found.document
+    (other,) = document["beside"]
+    assert (document["cluster"], other["cluster"]) == ("64xA100", "512xH100")
+    counts = [point["layout"]["devices"] for point in document["curve"]]
+    assert counts == [2, 4, 8, 16, 32, 64]
+    assert other["curve"][0]["step_s"]["expected"] < document["curve"][0]["step_s"]["expected"]
+    picture = (desk / "curves.svg").read_text()
+    for said in ("64xA100", "512xH100", "dollars a trillion tokens", "all 1,000 steps", "as of"):
+        assert said in picture
+
+
+def test_there_is_no_picture_of_nothing(cli, job):
+    found = cli(
+        "plan", "seven.yaml", "--set", "model.preset=llama3-405b", "--devices", "1", "--plot", "no.svg"
+    )
+    assert found.code == 2
+    assert "there is nothing to draw" in found.err

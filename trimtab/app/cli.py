@@ -288,6 +288,14 @@ def plan(
         Path | None,
         typer.Option("--measured", metavar="FILE", help="Runs of your own to calibrate on, as CSV."),
     ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", metavar="NAME", help="Another cluster to compare with. Repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw what each number of devices costs, as SVG."),
+    ] = None,
     probed: Annotated[
         Path | None,
         typer.Option("--probe", metavar="FILE", help="Plan for the machine that trimtab probe measured."),
@@ -319,6 +327,8 @@ def plan(
             other=other,
             measured=measured,
             probe=probed,
+            beside=beside or (),
+            plot=plot,
             out=out,
             is_json=is_json,
         ),

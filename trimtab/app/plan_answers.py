@@ -59,6 +59,9 @@ from trimtab.terms import InputError, OnLoss, nearest_name
 JUDGED = 24
 """Of the best by closed forms, judged by their real schedules."""
 
+EVERY = "every"
+"""Powers of two, and all."""
+
 _MOST_SHOWN = 1000
 """Of layouts that do not fit, in a document."""
 
@@ -76,6 +79,8 @@ class Asked:
         measured: A file of measured runs of this stack; None for none.
         probe: A file with a probe of this machine; None for none.
         out: Where to write the best one's formulas; nowhere if None.
+        beside: Other clusters to compare with.
+        plot: Where to draw the curves; nowhere if None.
     """
 
     devices: str | None = None
@@ -87,6 +92,8 @@ class Asked:
     measured: Path | None = None
     probe: Path | None = None
     out: Path | None = None
+    beside: Sequence[str] = ()
+    plot: Path | None = None
     is_json: bool = False
 
 
@@ -232,7 +239,10 @@ def question_of(
     """
     training = training_of(loaded)
     counts: tuple[int, ...] = (cluster.num_devices,)
-    if devices is not None:
+    if devices == EVERY:
+        sizes = {1 << power for power in range(cluster.num_devices.bit_length())}
+        counts = tuple(sorted({*sizes, cluster.num_devices}))
+    elif devices is not None:
         try:
             counts = tuple(sorted({int(part) for part in devices.split(",")}))
         except ValueError:

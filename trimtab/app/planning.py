@@ -1,11 +1,12 @@
 """The verb ``plan``: the best strategies for a job on some cards, as formulas, and why not others."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document
-from trimtab.app.plan_answers import Answer, Asked, Strategy, answer_of
+from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
 from trimtab.app.plan_text import plan_lines
 from trimtab.cost.search import Candidate
 from trimtab.plan.pipelines import StageSchedule
@@ -18,14 +19,23 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     Returns: 3 if nothing keeps the limits.
     Raises: InputError for a question that cannot be asked; JobReadError at the line of what cannot be planned.
     """
+    if (asked.beside or asked.plot is not None) and asked.devices is None:
+        asked = replace(asked, devices=EVERY)
     answer = answer_of(path, overrides, asked)
+    others = [
+        answer_of(path, (*overrides, f"orchestration.cluster={name}"), replace(asked, other=None))
+        for name in asked.beside
+    ]
+    if asked.plot is not None:
+        write_curves([answer, *others], asked.plot)
     if asked.out is not None and answer.strategies:
         asked.out.write_text(answer.strategies[0].formulas + "\n", encoding="utf-8")
     if asked.is_json:
-        print_document(document_of(answer))
+        print_document({**document_of(answer), "beside": [document_of(other) for other in others]})
     else:
-        for line in plan_lines(answer):
-            print(line)
+        for found in (answer, *others):
+            for line in plan_lines(found):
+                print(line)
     return ExitCode.DONE if answer.strategies else ExitCode.INFEASIBLE
 
 
