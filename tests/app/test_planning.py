@@ -177,3 +177,20 @@ def test_there_is_no_picture_of_nothing(cli, job):
     )
     assert found.code == 2
     assert "there is nothing to draw" in found.err
+
+
+@pytest.mark.parametrize("what", ["sequence", "microbatch", "layers"])
+def test_the_largest_that_fits(cli, job, what):
+    found = cli("plan", "seven.yaml", "--devices", "8", "--fit", what)
+    assert found.code == 0
+    assert f"largest {what} that fits: " in found.out
+    document = cli("plan", "seven.yaml", "--devices", "8", "--fit", what, "--json").document["largest"]
+    assert document["what"] == what
+    assert document["value"] > 0
+    assert document["candidate"]["shortfall_bytes"] == 0
+
+
+def test_a_size_that_cannot_grow_is_refused(cli, job):
+    found = cli("plan", "seven.yaml", "--devices", "8", "--fit", "sequense")
+    assert found.code == 2
+    assert "--fit sequense: there is sequence, microbatch, layers.  Did you mean 'sequence'?" in found.err

@@ -288,6 +288,10 @@ def plan(
         Path | None,
         typer.Option("--measured", metavar="FILE", help="Runs of your own to calibrate on, as CSV."),
     ] = None,
+    growing: Annotated[
+        str | None,
+        typer.Option("--fit", metavar="WHAT", help="The largest that fits: sequence, microbatch or layers."),
+    ] = None,
     beside: Annotated[
         list[str] | None,
         typer.Option("--beside", metavar="NAME", help="Another cluster to compare with. Repeatable."),
@@ -306,7 +310,7 @@ def plan(
     is_json: AsJson = False,
 ) -> int:
     """Find the best strategies for a job on some cards, as formulas, and say why not others."""
-    from trimtab.app.plan_answers import Asked
+    from trimtab.app.plan_answers import Asked, growing_of
     from trimtab.app.planning import plan_job
     from trimtab.cost.search import Limits, Objective
     from trimtab.terms import parse_seconds
@@ -327,6 +331,7 @@ def plan(
             other=other,
             measured=measured,
             probe=probed,
+            growing=growing_of(growing),
             beside=beside or (),
             plot=plot,
             out=out,

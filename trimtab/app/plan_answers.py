@@ -37,6 +37,8 @@ from trimtab.cost.search import (
     Candidate,
     Comparison,
     Findings,
+    Growing,
+    Largest,
     Layout,
     Limits,
     Objective,
@@ -47,6 +49,7 @@ from trimtab.cost.search import (
     find,
     formulas_of,
     judged_step_s,
+    largest,
     price_of_layout,
     priced_cases,
     settings_of,
@@ -79,6 +82,7 @@ class Asked:
         measured: A file of measured runs of this stack; None for none.
         probe: A file with a probe of this machine; None for none.
         out: Where to write the best one's formulas; nowhere if None.
+        growing: What is to be as large as fits; None for nothing.
         beside: Other clusters to compare with.
         plot: Where to draw the curves; nowhere if None.
     """
@@ -92,6 +96,7 @@ class Asked:
     measured: Path | None = None
     probe: Path | None = None
     out: Path | None = None
+    growing: Growing | None = None
     beside: Sequence[str] = ()
     plot: Path | None = None
     is_json: bool = False
@@ -134,6 +139,7 @@ class Answer:
         curve: The best for each number of devices.
         front: That no other beats in time, dollars, memory and devices.
         other: The layout that was asked about.
+        largest: What fits, of what was asked to grow.
     """
 
     loaded: LoadedJob
@@ -147,6 +153,7 @@ class Answer:
     curve: tuple[Strategy, ...]
     front: tuple[Strategy, ...]
     other: Strategy | None
+    largest: Largest | None = None
 
 
 def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
@@ -201,6 +208,9 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
         other=search.asked_about(asked.other, strategies[0].candidate if strategies else None)
         if asked.other
+        else None,
+        largest=largest(question, limits, time=time.values, memory=memory.values, what=asked.growing)
+        if asked.growing
         else None,
     )
 
@@ -260,6 +270,21 @@ def question_of(
         shares=training.shares if is_shared else None,
         num_states=training.num_states,
     )
+
+
+def growing_of(text: str | None) -> Growing | None:
+    """What ``--fit`` names.
+
+    Raises: InputError for what there is not.
+    """
+    if text is None:
+        return None
+    known = [what.value for what in Growing]
+    if text not in known:
+        nearest = nearest_name(text, known)
+        hint = f"  Did you mean {nearest!r}?" if nearest else ""
+        raise InputError(f"--fit {text}: there is {', '.join(known)}.{hint}")
+    return Growing(text)
 
 
 def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Calibrated, str]:

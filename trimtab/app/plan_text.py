@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trimtab.app.plan_answers import Answer, Strategy
 from trimtab.catalog import FlopConvention
-from trimtab.cost.search import Candidate, Verdict
+from trimtab.cost.search import Candidate, Growing, Largest, Verdict
 from trimtab.terms import format_bytes, format_seconds
 
 _PARTS = {
@@ -44,6 +44,8 @@ def plan_lines(answer: Answer) -> Iterator[str]:
         yield from _strategy_lines(number, strategy)
     if len(answer.curve) > 1:
         yield from _curve(answer)
+    if answer.largest is not None:
+        yield from _largest(answer.largest)
     if answer.other is not None:
         yield from _why_not(answer, answer.other)
 
@@ -82,6 +84,23 @@ def _curve(answer: Answer) -> Iterator[str]:
             f"{candidate.layout.devices:>9}{format_seconds(strategy.step_s):>14}{usd:>12}"
             f"{format_bytes(candidate.memory_bytes):>12}  {_degrees(candidate)}"
         )
+
+
+def _largest(found: Largest) -> Iterator[str]:
+    unit = {
+        Growing.SEQUENCE: "tokens a sample",
+        Growing.MICROBATCH: "samples a microbatch",
+        Growing.LAYERS: "layers",
+    }
+    yield ""
+    if found.candidate is None:
+        yield f"no {found.what.value} fits; {found.next_value:,} lack {format_bytes(found.next_lacks_bytes)} a device"
+        return
+    size = f", {found.question.network.num_parameters():,} parameters" if found.what is Growing.LAYERS else ""
+    yield f"largest {found.what.value} that fits: {found.value:,} {unit[found.what]}{size}"
+    yield f"  {format_bytes(found.candidate.memory_bytes)} a device, {_degrees(found.candidate)}"
+    if found.next_lacks_bytes > 0:
+        yield f"  {found.next_value:,} would lack {format_bytes(found.next_lacks_bytes)}"
 
 
 def _nothing(answer: Answer) -> Iterator[str]:

@@ -8,7 +8,7 @@ from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document
 from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
 from trimtab.app.plan_text import plan_lines
-from trimtab.cost.search import Candidate
+from trimtab.cost.search import Candidate, Largest
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode
 
@@ -58,6 +58,18 @@ def document_of(answer: Answer) -> dict[str, Any]:
         "front": [_strategy(strategy) for strategy in answer.front],
         "nearest": [_candidate(candidate) for candidate in findings.nearest],
         "why_not": _strategy(answer.other) if answer.other else None,
+        "largest": _largest(answer.largest) if answer.largest else None,
+    }
+
+
+def _largest(found: Largest) -> dict[str, Any]:
+    return {
+        "what": found.what.value,
+        "value": found.value,
+        "parameters": found.question.network.num_parameters(),
+        "candidate": _candidate(found.candidate) if found.candidate else None,
+        "next_value": found.next_value,
+        "next_lacks_bytes": found.next_lacks_bytes,
     }
 
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trimtab.cost.calibration import MeasuredRun, Scored, held_out, ranked_groups, score_after, stack_fits
+from trimtab.cost.calibration import (
+    MeasuredRun,
+    Scored,
+    held_out,
+    published_fits,
+    ranked_groups,
+    score_after,
+    stack_fits,
+)
 from trimtab.cost.calibration.scoring import StackFits
 
 SOURCES = ("Narayanan21-SC21-T1", "BigScience-tr3m-V100", "NeMo-24.07-docs", "torchtitan-H200")
@@ -88,3 +96,15 @@ def test_memory_of_a_run_that_ended_without_is_above_its_device(runs: tuple[Meas
     assert len(ended) == 4
     assert not any(one.fits for one in ended)
     assert sum(bool(one.fits) for one in scored) >= 20
+
+
+def test_the_constants_that_come_along_are_those_of_the_published_runs(
+    runs: tuple[MeasuredRun, ...],
+) -> None:
+    """`bench/planner.py --write-constants` writes them anew."""
+    written, found = published_fits(), stack_fits(runs)
+    for kind in ("time", "memory"):
+        old, new = getattr(written, kind), getattr(found, kind)
+        assert list(old) == list(new)
+        for source in new:
+            assert old[source] == pytest.approx(new[source], abs=0.02), source

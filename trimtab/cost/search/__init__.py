@@ -11,6 +11,7 @@ from trimtab.cost.search.finding import (
 )
 from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
+from trimtab.cost.search.largest import Growing, Largest, largest
 from trimtab.cost.search.reasons import Comparison, compare
 from trimtab.cost.search.space import (
     Fabric,
@@ -27,6 +28,8 @@ __all__ = [
     "Comparison",
     "Fabric",
     "Findings",
+    "Growing",
+    "Largest",
     "Layout",
     "Limits",
     "Objective",
@@ -39,6 +42,7 @@ __all__ = [
     "find",
     "formulas_of",
     "judged_step_s",
+    "largest",
     "price_of_layout",
     "priced_cases",
     "settings_of",
