@@ -191,6 +191,6 @@ def test_the_largest_that_fits(cli, job, what):
 
 
 def test_a_size_that_cannot_grow_is_refused(cli, job):
-    found = cli("plan", "seven.yaml", "--devices", "8", "--fit", "sequense")
+    found = cli("plan", "seven.yaml", "--devices", "8", "--fit", "layer")
     assert found.code == 2
-    assert "--fit sequense: there is sequence, microbatch, layers.  Did you mean 'sequence'?" in found.err
+    assert "--fit layer: there is sequence, microbatch, layers.  Did you mean 'layers'?" in found.err
