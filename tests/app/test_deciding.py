@@ -84,6 +84,16 @@ def test_a_probe_decides_for_this_machine(desk):
     assert "MESH" in loaded.job.parallelism.text
 
 
+def test_there_may_be_more_devices_than_samples(desk):
+    """Only the planner knows how many of them are replicas."""
+    (desk / "seven.yaml").write_text(
+        SEVEN.replace("devices: 8", "devices: 64").replace("batch: 64", "batch: 16")
+    )
+    loaded = read_decided_job("seven.yaml")
+    assert loaded.layout.mesh.num_devices == 64
+    assert loaded.job.train.batch == 16
+
+
 def test_one_device_needs_no_search(desk):
     (desk / "one.yaml").write_text(SMALL.replace("devices: 4", "devices: 1"))
     assert read_decided_job("one.yaml").layout.mesh.num_devices == 1
@@ -94,6 +104,13 @@ def test_where_nothing_fits_the_line_says_what_is_lacking(cli, desk):
     found = cli("explain", "seven.yaml")
     assert found.code == 2
     assert "keeps every limit on 8 devices; the nearest lacks " in found.err
+
+
+def test_where_nothing_divides_the_line_says_what_has_to(cli, desk):
+    (desk / "seven.yaml").write_text(SEVEN.replace("devices: 8", "devices: 61"))
+    found = cli("explain", "seven.yaml")
+    assert found.code == 2
+    assert "seven.yaml:6  parallelism is auto, and no layout divides: 61 devices" in found.err
 
 
 def test_a_verb_that_takes_no_plan_refuses(desk):

@@ -194,3 +194,10 @@ def test_a_size_that_cannot_grow_is_refused(cli, job):
     found = cli("plan", "seven.yaml", "--devices", "8", "--fit", "layer")
     assert found.code == 2
     assert "--fit layer: there is sequence, microbatch, layers.  Did you mean 'layers'?" in found.err
+
+
+def test_devices_that_nothing_divides_are_told_so(cli, job):
+    found = cli("plan", "seven.yaml", "--devices", "61")
+    assert found.code == 3
+    assert "no layout divides: 61 devices as a product of degrees that divide 32 heads" in found.out
+    assert "and 64 samples (dp)" in found.out

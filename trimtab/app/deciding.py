@@ -49,6 +49,7 @@ def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> L
         return loaded
     # Only who leaves the formulas open pays for a search.
     from trimtab.app.plan_answers import Asked, answer_for
+    from trimtab.app.plan_text import undivided
     from trimtab.cost.search import Limits
 
     origin = loaded.origins["parallelism"]
@@ -65,6 +66,10 @@ def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> L
             f"  measure it once: trimtab probe --devices {devices}"
         )
     answer = answer_for(loaded, Asked(devices=str(devices), limits=Limits(), top=1, probe=probe))
+    if not answer.findings.evaluated:
+        raise JobReadError(
+            f"{origin}  parallelism is auto, and no layout divides: {undivided(answer.question)}"
+        )
     if not answer.strategies:
         nearest = answer.findings.nearest
         lacking = f"; the nearest lacks {nearest[0].shortfall_bytes / 1e9:.1f} GB a device" if nearest else ""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trimtab.app.plan_answers import Answer, Strategy
 from trimtab.catalog import FlopConvention
-from trimtab.cost.search import Candidate, Growing, Largest, Verdict
+from trimtab.cost.search import Candidate, Growing, Largest, Question, Verdict
 from trimtab.terms import format_bytes, format_seconds
 
 _PARTS = {
@@ -105,12 +105,26 @@ def _largest(found: Largest) -> Iterator[str]:
 
 def _nothing(answer: Answer) -> Iterator[str]:
     yield ""
+    if not answer.findings.evaluated:
+        yield f"no layout divides: {undivided(answer.question)}"
+        return
     yield "nothing keeps every limit"
     if answer.findings.nearest:
         yield "  nearest, by the memory that each device lacks:"
         for candidate in answer.findings.nearest[:10]:
             yield f"  {format_bytes(candidate.shortfall_bytes):>10}  {_degrees(candidate)}"
         yield "  more devices, a shorter sequence or less head-room would tell; --json lists more"
+
+
+def undivided(question: Question) -> str:
+    """What degrees have to divide, where none do."""
+    network = question.network
+    shares = f", {question.shares} shares" if question.shares else ""
+    return (
+        f"{' or '.join(map(str, question.devices))} devices as a product of degrees that divide {network.heads} heads, "
+        f"{network.kv_heads} of keys and values and {network.mlp} of the MLP (tp), up to {network.layers} layers (pp), "
+        f"{question.sequence} tokens (cp) and {question.batch} samples{shares} (dp)"
+    )
 
 
 def _why_not(answer: Answer, other: Strategy) -> Iterator[str]:

@@ -140,7 +140,8 @@ class _Checker:
         if not isinstance(written, Job):
             self.problems = [*written, *self.problems, *check_names(program)]
             raise JobFileError(self.problems, self.documents)
-        replicas = num_replicas(program, written.orchestration.devices)
+        # How many replicas there will be is still to be found; what does not divide by it is refused then.
+        replicas = 1 if self._says_auto() else num_replicas(program, written.orchestration.devices)
         job = _with_presets_written_out(resolve_constants(written, replicas=replicas), program)
         self.problems += [self._problem(contradiction) for contradiction in contradictions(job, replicas)]
         self.problems += check_program(program, job.orchestration.devices, devices_at=self._place(DEVICES))
