@@ -15,7 +15,7 @@ from trimtab.app.cli import run_cli
 
 JOB = Path(__file__).parent / "job.yaml"
 ROUTES = ("native", "ring", "reduce_scatter", "tree", "recursive_doubling", "hierarchical(node)")
-CLUSTERS = (("64xA100", 64), ("512xA100-100Gb", 512))
+CLUSTERS = (("64xA100", 64), ("512xA100-100Gb", 64))
 BUCKETS = {"10KB": 10e3, "4MB": 4e6, "25MB": 25e6, "none": float("inf")}
 
 

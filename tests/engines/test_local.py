@@ -117,7 +117,7 @@ def test_a_resumed_run_refuses_another_fingerprint(trimtab: Trimtab, workplace: 
 def test_a_hang_leaves_the_stacks_of_all_who_live(workplace: Path, alone: Ran) -> None:
     """S-FT-02: what the others were waiting for is half of why one hangs."""
     faults = ("--inject", "stop:rank=1,step=5,phase=reduce", "--set", "orchestration.devices=3")
-    quick = ("--set", "fault_tolerance.detection.heartbeat=1s")
+    quick = ("--set", "fault_tolerance.detection.heartbeat=3s")
     with started(workplace, "local", *faults, *quick) as run:
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]
