@@ -94,6 +94,15 @@ def test_there_may_be_more_devices_than_samples(desk):
     assert loaded.job.train.batch == 16
 
 
+def test_a_probe_of_fewer_ranks_does_not_decide(cli, desk):
+    (desk / "small.yaml").write_text(SMALL.replace("devices: 4", "devices: 8"))
+    probe_file().parent.mkdir(parents=True)
+    probe_file().write_text(json.dumps(replace(PROBE, runs=()).document()))
+    found = cli("explain", "small.yaml")
+    assert found.code == 2
+    assert "measured with fewer ranks than 8" in found.err
+
+
 def test_one_device_needs_no_search(desk):
     (desk / "one.yaml").write_text(SMALL.replace("devices: 4", "devices: 1"))
     assert read_decided_job("one.yaml").layout.mesh.num_devices == 1

@@ -83,6 +83,10 @@ def test_why_not_names_the_part_that_takes_longer(cli, job):
         (("--why-not", "tp=eight"), "tp is 'eight'; it takes a whole number"),
         (("--why-not", "store=all"), "store is 'all'; it takes nothing, states, grads, params"),
         (("--why-not", "tp=3"), "must divide 8 devices"),
+        (("--why-not", "tp=²"), "tp is '²'; it takes a whole number"),
+        (("--why-not", "recompute=5"), "it takes none, all, 1, 2 or 3 of four layers"),
+        (("--out", "/proc/no/best.trim"), "cannot write the formulas"),
+        (("--plot", "/proc/no/curves.svg"), "cannot write the picture"),
         (("--devices", "8;16"), "--devices 8;16: it takes whole numbers"),
         (("--devices", "128"), "the cluster has 64"),
         (("--measured", "none.csv"), "none.csv: cannot read measured runs"),
@@ -201,3 +205,30 @@ def test_devices_that_nothing_divides_are_told_so(cli, job):
     assert found.code == 3
     assert "no layout divides: 61 devices as a product of degrees that divide 32 heads" in found.out
     assert "and 64 samples (dp)" in found.out
+
+
+def test_the_price_of_the_job_goes_before_the_catalog(cli, job):
+    key = "orchestration.price_usd_per_device_hour"
+    asked = ("plan", "seven.yaml", "--devices", "8", "--json", "--set", f"{key}=9")
+    document = cli(*asked).document
+    assert (document["usd_per_device_hour"], document["price_source"]) == (9, key)
+    assert cli(*asked, "--price", "2").document["price_source"] == "--price"
+
+
+def test_what_the_job_says_of_shares_is_kept(cli, job):
+    asked = ("plan", "seven.yaml", "--devices", "8", "--json", "--set")
+    for said in ("off", "8"):
+        best = cli(*asked, f"fault_tolerance.shares={said}").document["strategies"][0]
+        assert "fault_tolerance.shares" not in best["settings"]
+    assert "fault_tolerance.shares" in cli(*asked, "train.steps=10").document["strategies"][0]["settings"]
+
+
+def test_a_price_of_nothing_is_drawn_without_dollars(cli, job, desk):
+    assert cli("plan", "seven.yaml", "--devices", "8,16", "--price", "0", "--plot", "free.svg").code == 0
+    assert "dollars" not in (desk / "free.svg").read_text()
+
+
+def test_a_part_of_the_layers_is_computed_again(cli, job):
+    found = cli("plan", "seven.yaml", "--devices", "8", "--why-not", "store=params,recompute=2")
+    assert found.code == 0
+    assert "2/4 computed again" in found.out

@@ -354,6 +354,7 @@ def probe(
     from trimtab.app.deciding import probe_file
     from trimtab.app.probing import probe_machine
 
+    probe_file().parent.mkdir(parents=True, exist_ok=True)
     places = [probe_file(), *([out] if out is not None else [])]
     return probe_machine(devices=devices, places=places, is_json=is_json)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trimtab.app.output import write_output
 from trimtab.app.pages.curves_svg import Curve, Panel, Point, curves_svg
 from trimtab.app.plan_answers import Answer, Strategy
 from trimtab.terms import InputError, format_seconds
@@ -23,7 +24,7 @@ def write_curves(answers: Sequence[Answer], path: Path) -> None:
         raise InputError(
             "--plot: nothing keeps every limit on any number of devices: there is nothing to draw"
         )
-    path.write_text(_picture(answers), encoding="utf-8")
+    write_output(path, _picture(answers), what="the picture")
 
 
 def _picture(answers: Sequence[Answer]) -> str:
@@ -33,7 +34,7 @@ def _picture(answers: Sequence[Answer]) -> str:
     panels = [
         _panel(f"a step of {tokens:,} tokens", answers, lambda strategy, step_s: step_s, format_seconds)
     ]
-    if all(answer.limits.usd_per_device_hour is not None for answer in answers):
+    if all(answer.limits.usd_per_device_hour for answer in answers):
 
         def per_trillion(strategy: Strategy, step_s: float) -> float:
             usd_per_s = (strategy.candidate.usd_per_step or 0.0) / strategy.candidate.step_s

@@ -10,7 +10,7 @@ from trimtab.app.compiling import cluster_of
 from trimtab.app.errors import JobReadError
 from trimtab.app.job_reading import read_open_job, read_open_text
 from trimtab.app.output import say
-from trimtab.catalog import THIS_MACHINE
+from trimtab.catalog import THIS_MACHINE, read_probe
 from trimtab.spec import LoadedJob, parse_strategy, resolve_layout
 from trimtab.terms import format_seconds
 
@@ -64,6 +64,14 @@ def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> L
         raise JobReadError(
             f"{origin}  parallelism is auto, and nothing is known of this machine's rates\n"
             f"  measure it once: trimtab probe --devices {devices}"
+        )
+    if (
+        probe is not None
+        and read_probe(probe.read_text(encoding="utf-8"), source=str(probe)).num_devices < devices
+    ):
+        raise JobReadError(
+            f"{origin}  parallelism is auto, and this machine was measured with fewer ranks than {devices}\n"
+            f"  measure it with as many: trimtab probe --devices {devices}"
         )
     answer = answer_for(loaded, Asked(devices=str(devices), limits=Limits(), top=1, probe=probe))
     if not answer.findings.evaluated:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from trimtab.app.compiling import cluster_of, compiled
 from trimtab.app.deciding import read_decided_job
-from trimtab.app.errors import JobReadError
 from trimtab.app.explanation_text import Line, explanation_lines, plain
 from trimtab.app.job_reading import network_key, refuse_script, say_warnings
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
-from trimtab.app.output import json_text
+from trimtab.app.output import json_text, write_output
 from trimtab.catalog import THIS_MACHINE, Cluster
 from trimtab.cost.explanation import Asked, Explanation, document_of, explanation, unplanned
 from trimtab.cost.explanation.analysis import Analysis
@@ -238,10 +237,7 @@ def _put(text: str, out: Path | None) -> None:
     if out is None:
         print(text, flush=True)
         return
-    try:
-        out.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise JobReadError(f"{out}: cannot write the explanation: {error.strerror}") from error
+    write_output(out, text + "\n", what="the explanation")
 
 
 def _show(lines: Iterable[Line], out: Path | None) -> None:

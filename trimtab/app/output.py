@@ -4,7 +4,10 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from trimtab.terms import InputError
 
 
 def print_document(document: Mapping[str, Any]) -> None:
@@ -28,6 +31,22 @@ def printable(text: str) -> str:
     What jobs and ranks say is data: an escape sequence in an error must not move the cursor.
     """
     return "".join(character if character.isprintable() or character in "\n\t" else " " for character in text)
+
+
+def write_output(path: Path, text: str, *, what: str) -> None:
+    """Write what a verb was asked to leave in a file of a folder that is there.
+
+    Args:
+        path: Of the file.
+        text: Of it.
+        what: It is, for the message: ``the explanation``.
+
+    Raises: InputError if it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot write {what}: {error.strerror}") from error
 
 
 def _strict(value: Any) -> Any:

@@ -4,21 +4,19 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trimtab.app.compiling import cluster_of, training_of
 from trimtab.app.job_reading import read_job
 from trimtab.app.losses import rule_on_loss
+from trimtab.app.named_layouts import layout_of
 from trimtab.catalog import (
     THIS_MACHINE,
     Cluster,
     FlopConvention,
     Machine,
     Probe,
-    UnknownNameError,
-    price_of,
     read_probe,
 )
 from trimtab.catalog import cluster as cluster_named
@@ -33,6 +31,7 @@ from trimtab.cost.calibration import (
     reported_bytes,
     step_seconds,
 )
+from trimtab.cost.estimates import PRICE_KEY, offered_price
 from trimtab.cost.search import (
     Candidate,
     Comparison,
@@ -50,13 +49,12 @@ from trimtab.cost.search import (
     formulas_of,
     judged_step_s,
     largest,
+    plan_of,
     price_of_layout,
     priced_cases,
     settings_of,
 )
-from trimtab.plan.compiling import compile_program
-from trimtab.plan.pipelines import StageSchedule
-from trimtab.spec import LoadedJob, StrategyError, parse_strategy, resolve_mesh
+from trimtab.spec import LoadedJob, StrategyError, parse_strategy
 from trimtab.terms import InputError, OnLoss, nearest_name
 
 JUDGED = 24
@@ -173,7 +171,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     probe = _probe(asked.probe)
     cluster = cluster_of(loaded) if probe is None else _cluster_of_probe(probe)
     question = question_of(loaded, cluster, asked.devices, probe)
-    price, price_source = _price(cluster, asked.price)
+    price, price_source = _price(loaded, cluster, asked.price)
     steps = loaded.job.train.steps
     limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
     time, memory, stack = constants(asked.measured, probe)
@@ -187,10 +185,12 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         (search.judged(candidate) for candidate in findings.best[:JUDGED]),
         key=lambda pair: pair[0] * (1 if asked.objective is Objective.TIME else pair[1].layout.devices),
     )
-    best = judged[0][1] if judged else None
+    best: Candidate | None = None
     strategies: list[Strategy] = []
     for step_s, candidate in judged:
         strategy = search.strategy(candidate, best, step_s=step_s, is_compiled=True)
+        if best is None and not strategy.refusal:
+            best = candidate
         if not strategy.refusal:
             strategies.append(strategy)
         if len(strategies) == asked.top:
@@ -206,9 +206,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         strategies=tuple(strategies),
         curve=tuple(search.strategy(candidate, best) for candidate in findings.curve),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
-        other=search.asked_about(asked.other, strategies[0].candidate if strategies else None)
-        if asked.other
-        else None,
+        other=search.asked_about(asked.other, best) if asked.other else None,
         largest=largest(question, limits, time=time.values, memory=memory.values, what=asked.growing)
         if asked.growing
         else None,
@@ -259,7 +257,6 @@ def question_of(
             raise InputError(
                 f"--devices {devices}: it takes whole numbers, separated by commas: 64,128,256"
             ) from None
-    is_shared = not loaded.origins["fault_tolerance.shares"].startswith("auto")
     return Question(
         network=training.network,
         sequence=training.sequence,
@@ -267,9 +264,13 @@ def question_of(
         fabric=fabric_of(cluster, training.compute) if probe is None else fabric_of_probe(probe),
         devices=counts,
         compute=training.compute,
-        shares=training.shares if is_shared else None,
+        shares=None if _leaves_shares_open(loaded) else training.shares,
         num_states=training.num_states,
     )
+
+
+def _leaves_shares_open(loaded: LoadedJob) -> bool:
+    return loaded.origins["fault_tolerance.shares"].startswith("auto")
 
 
 def growing_of(text: str | None) -> Growing | None:
@@ -354,7 +355,7 @@ class _Search:
         spread = self.time.factor_of(priced_cases(self.question, candidate.layout))
         text = formulas_of(self.question, candidate.layout)
         settings: dict[str, int | str] = dict(settings_of(self.question, candidate.layout))
-        if self.question.shares is None:
+        if _leaves_shares_open(self.loaded):
             settings["fault_tolerance.shares"] = candidate.layout.data
         return Strategy(
             candidate=candidate,
@@ -367,7 +368,7 @@ class _Search:
             formulas=text,
             settings=settings,
             mfu=self._mfu(seconds, candidate.layout),
-            refusal=self._refusal(candidate.layout, text) if is_compiled else "",
+            refusal=self._refusal(candidate.layout) if is_compiled else "",
         )
 
     def asked_about(self, text: str, best: Candidate | None) -> Strategy:
@@ -387,97 +388,28 @@ class _Search:
             for convention, flops in question.network.flops_by_convention(question.sequence).items()
         }
 
-    def _refusal(self, layout: Layout, text: str) -> str:
+    def _shares(self, layout: Layout) -> int | None:
+        """A replica gets one where the job leaves it open."""
+        return layout.data if _leaves_shares_open(self.loaded) else self.question.shares
+
+    def _refusal(self, layout: Layout) -> str:
         """Why the compiler does not take the formulas; empty if it does."""
-        training = replace(
-            training_of(self.loaded),
-            microbatch=layout.microbatch,
-            shares=self.question.shares or layout.data,
-        )
-        cluster = self.cluster
         try:
-            program = parse_strategy(text, source="plan")
-            mesh = resolve_mesh(program, devices=layout.devices)
-            plan = compile_program(program, training, mesh=mesh, cluster=cluster)
+            plan = plan_of(self.question, layout, self.cluster, shares=self._shares(layout))
             if self.loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
+                program = parse_strategy(formulas_of(self.question, layout), source="plan")
                 rule_on_loss(replace(self.loaded, program=program), plan)
         except (StrategyError, InputError) as error:
             return str(error)
         return ""
 
 
-_KEYS: Mapping[str, str] = {
-    "tp": "tensor",
-    "pp": "pipeline",
-    "cp": "context",
-    "ep": "expert",
-    "devices": "devices",
-    "microbatch": "microbatch",
-    "store": "store",
-    "pieces": "pieces",
-    "schedule": "schedule",
-    "recompute": "recompute_quarters",
-    "sequence_parallel": "sequence_parallel",
-}
-"""What stands before ``=`` in a layout that a user asks about."""
-
-_STORED = {"nothing": 0, "states": 1, "grads": 2, "params": 3}
-_AGAIN = {"none": 0, "all": 4}
-
-
-def layout_of(text: str, *, devices: int) -> Layout:
-    """The layout that a text names: ``tp=8, pp=4, store=states, recompute=all``.
-
-    Raises: InputError for a key or a value that there is not.
-    """
-    values: dict[str, Any] = {"devices": devices}
-    for part in text.split(","):
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in _KEYS:
-            nearest = nearest_name(key, list(_KEYS))
-            hint = f"  Did you mean {nearest!r}?" if nearest else ""
-            raise InputError(f"--why-not: unknown {key!r}; there is {', '.join(_KEYS)}.{hint}")
-        values[_KEYS[key]] = _value(key, value)
-    layout = Layout(**values)
-    degree = layout.tensor * layout.pipeline * layout.context
-    if min(degree, layout.expert, layout.microbatch, layout.pieces) < 1 or layout.devices % degree:
-        raise InputError(
-            f"--why-not {text}: tp {layout.tensor} x pp {layout.pipeline} x cp {layout.context} must divide "
-            f"{layout.devices} devices"
-        )
-    return layout
-
-
-def _value(key: str, value: str) -> Any:
-    names: Mapping[str, int] = {
-        "store": _STORED,
-        "recompute": _AGAIN,
-        "sequence_parallel": {"yes": 1, "no": 0},
-    }.get(key, {})
-    if key == "schedule":
-        if value not in {found.value for found in StageSchedule}:
-            raise InputError(f"--why-not: schedule {value!r}; there is {', '.join(StageSchedule)}")
-        return StageSchedule(value)
-    if value in names:
-        return bool(names[value]) if key == "sequence_parallel" else names[value]
-    if names or not value.isdigit():
-        there_is = ", ".join(names) or "a whole number"
-        raise InputError(f"--why-not: {key} is {value!r}; it takes {there_is}")
-    return int(value)
-
-
-def _price(cluster: Cluster, price: float | None) -> tuple[float | None, str]:
-    """Of a device and hour, the mean of the cluster's, and who says so."""
+def _price(loaded: LoadedJob, cluster: Cluster, price: float | None) -> tuple[float | None, str]:
+    """Of a device and hour, and who says so: the question, else the job, else the newest offers."""
     if price is not None:
         return price, "--price"
-    kinds = [node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices)]
-    try:
-        offers = {kind: price_of(kind) for kind in dict.fromkeys(kinds)}
-    except UnknownNameError:
-        return None, ""
-    total = sum(offers[kind].usd_per_device_hour for kind in kinds) / len(kinds)
-    said = "; ".join(
-        f"{offer.provider}, {offer.accelerator} {offer.kind.value.replace('_', ' ')}, as of {offer.as_of or 'an unknown date'}"
-        for offer in offers.values()
-    )
-    return total, said
+    written = loaded.job.orchestration.price_usd_per_device_hour
+    if written is not None:
+        return written, PRICE_KEY
+    offered = offered_price(node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices))
+    return (offered.usd_per_device_hour, offered.source) if offered else (None, "")

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from trimtab.app.cost_curves import write_curves
-from trimtab.app.output import print_document
+from trimtab.app.output import print_document, write_output
 from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
 from trimtab.app.plan_text import plan_lines
 from trimtab.cost.search import Candidate, Largest
@@ -29,7 +29,7 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     if asked.plot is not None:
         write_curves([answer, *others], asked.plot)
     if asked.out is not None and answer.strategies:
-        asked.out.write_text(answer.strategies[0].formulas + "\n", encoding="utf-8")
+        write_output(asked.out, answer.strategies[0].formulas + "\n", what="the formulas")
     if asked.is_json:
         print_document({**document_of(answer), "beside": [document_of(other) for other in others]})
     else:

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.app.machines import find_machine
-from trimtab.app.output import print_document, say
+from trimtab.app.output import print_document, say, write_output
 from trimtab.catalog import THIS_MACHINE, Machine, Pair, Probe, ProbedRun, cluster, network
-from trimtab.cost.search import Fabric, Layout, Question, fabric_of_probe, formulas_of, priced_cases
-from trimtab.plan.compiling import compile_program
-from trimtab.plan.physical import Plan
+from trimtab.cost.search import Fabric, Layout, Question, fabric_of_probe, plan_of, priced_cases
 from trimtab.plan.pipelines import StageSchedule
-from trimtab.plan.training import Training
-from trimtab.spec import parse_strategy, resolve_mesh
 from trimtab.terms import ExitCode, InputError, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -101,8 +97,7 @@ def probe_machine(*, devices: int | None, places: Sequence[Path], is_json: bool)
     probe = replace(probe, runs=tuple(runs))
     text = json.dumps(probe.document(), indent=2) + "\n"
     for path in places:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_output(path, text, what="the probe")
     if is_json:
         print_document(probe.document())
     else:
@@ -140,35 +135,17 @@ def columns(question: Question, layout: Layout) -> dict[str, float]:
     return {field.name: float(np.ravel(getattr(case, field.name))[0]) for field in fields(case)}
 
 
-def plan_of(question: Question, layout: Layout, *, memory_bytes: int) -> Plan:
-    """A layout as a plan for this machine."""
-    program = parse_strategy(formulas_of(question, layout), source="probe")
-    return compile_program(
-        program,
-        Training(
-            network=question.network,
-            batch=question.batch,
-            microbatch=layout.microbatch,
-            sequence=question.sequence,
-            shares=question.shares,
-            compute=question.compute,
-            num_states=question.num_states,
-        ),
-        mesh=resolve_mesh(program, layout.devices),
-        cluster=cluster(
-            THIS_MACHINE,
-            machine=Machine(num_devices=layout.devices, cores=layout.devices, memory_bytes=memory_bytes),
-        ),
-    )
-
-
 def measured_s(question: Question, layout: Layout, crew: "Crew", *, memory_bytes: int) -> float:
     """Median seconds of a real step, on the slowest rank."""
     from trimtab.runtime.lowering import Question as Asked
     from trimtab.runtime.lowering.measurement import measure
     from trimtab.runtime.optimizers import AdamW
 
-    plan = plan_of(question, layout, memory_bytes=memory_bytes)
+    here = cluster(
+        THIS_MACHINE,
+        machine=Machine(num_devices=layout.devices, cores=layout.devices, memory_bytes=memory_bytes),
+    )
+    plan = plan_of(question, layout, here, shares=question.shares)
     trial = measure(Asked(plan=plan, optimizer=AdamW(lr=1e-3), clip=1.0, seed=1, steps=STEPS), crew)
     walls = [max(rank.steps[step].wall_ns for rank in trial.ranks) for step in range(STEPS)]
     return statistics.median(walls) * 1e-9

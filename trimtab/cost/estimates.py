@@ -5,7 +5,7 @@ pipeline is simulated. The interval is that of published runs around this model,
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trimtab.catalog import Cluster, FlopConvention, UnknownNameError, price_of
@@ -199,7 +199,12 @@ def price_for(plan: Plan, usd_per_device_hour: float | None) -> Price | None:
     """What the user pays, else the mean of the newest offers for the plan's devices; None if one has none."""
     if usd_per_device_hour is not None:
         return Price(usd_per_device_hour=usd_per_device_hour, source=PRICE_KEY)
-    kinds = Counter(device.kind for device in plan.bound.devices)
+    return offered_price(device.kind for device in plan.bound.devices)
+
+
+def offered_price(devices: Iterable[str]) -> Price | None:
+    """The mean of the newest offers for devices by their kinds; None if one kind has none."""
+    kinds = Counter(devices)
     try:
         offers = {kind: price_of(kind) for kind in kinds}
     except UnknownNameError:

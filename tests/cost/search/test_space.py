@@ -9,13 +9,9 @@ import pytest
 from trimtab.catalog import THIS_MACHINE, Machine, cluster
 from trimtab.cost.closed_form import MEMORY_CONSTANTS, expected, peak_memory
 from trimtab.cost.counts import counts_of
-from trimtab.cost.search import Layout, Question, SpaceError, fabric_of, formulas_of, priced_cases
+from trimtab.cost.search import Layout, Question, SpaceError, fabric_of, plan_of, priced_cases
 from trimtab.cost.search.space import columns_of, layout_at, layouts
-from trimtab.plan.compiling import compile_program
-from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import StageSchedule
-from trimtab.plan.training import Training
-from trimtab.spec import parse_strategy, resolve_mesh
 
 QuestionMaker = Callable[..., Question]
 
@@ -37,25 +33,6 @@ def some(question: Question, count: int, seed: int = 0) -> Iterator[Layout]:
         yield layout_at(columns, generator.randrange(len(columns["devices"])))
 
 
-def compiled(question: Question, layout: Layout, where: str) -> Plan:
-    text = formulas_of(question, layout)
-    program = parse_strategy(text, source="plan")
-    return compile_program(
-        program,
-        Training(
-            network=question.network,
-            batch=question.batch,
-            microbatch=layout.microbatch,
-            sequence=question.sequence,
-            shares=question.shares or layout.data,
-            compute=question.compute,
-            num_states=question.num_states,
-        ),
-        mesh=resolve_mesh(program, devices=layout.devices),
-        cluster=cluster(where),
-    )
-
-
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: f"{asked['network']}-{asked.get('shares', 'off')}")
 def test_every_layout_compiles_and_keeps_what_is_said(
     question: QuestionMaker, asked: dict[str, object]
@@ -63,7 +40,8 @@ def test_every_layout_compiles_and_keeps_what_is_said(
     """What is kept between steps is exact but for norms, biases and positions, which closed forms leave out: 2 % of GPT."""
     found = question(**asked)
     for layout in some(found, 8):
-        plan = compiled(found, layout, str(asked.get("cluster", "64xA100")))
+        where = cluster(str(asked.get("cluster", "64xA100")))
+        plan = plan_of(found, layout, where, shares=found.shares or layout.data)
         assert plan.mesh.num_devices == layout.devices
         counts = counts_of(plan)
         kept = max(

@@ -12,6 +12,7 @@ from trimtab.cost.search.finding import (
 from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
 from trimtab.cost.search.largest import Growing, Largest, largest
+from trimtab.cost.search.plans import plan_of
 from trimtab.cost.search.reasons import Comparison, compare
 from trimtab.cost.search.space import (
     Fabric,
@@ -43,6 +44,7 @@ __all__ = [
     "formulas_of",
     "judged_step_s",
     "largest",
+    "plan_of",
     "price_of_layout",
     "priced_cases",
     "settings_of",
