@@ -13,16 +13,13 @@ between computing, for on shared cores most of it is waiting for the other rank 
 """
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
 from pairs import machine, measure_in_turn, parser, say, show
 from trimtab.catalog import THIS_MACHINE, Cluster, Machine, cluster, network
@@ -32,10 +29,9 @@ from trimtab.cost.stage_times import ACHIEVABLE_SHARE
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.physical import Plan
 from trimtab.plan.training import Training
-from trimtab.runtime.linear import linear
 from trimtab.runtime.lowering import Crew, Question
 from trimtab.runtime.lowering.measurement import measure
-from trimtab.runtime.lowering.wires import Wires
+from trimtab.runtime.machine_probe import probe_rank
 from trimtab.runtime.optimizers import AdamW
 from trimtab.spec import parse_strategy, resolve_mesh
 
@@ -164,55 +160,16 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 def calibration(crew: Crew) -> dict[str, float]:
     """What both ranks measure at the same time: the slower one counts."""
-    found = crew.run(calibrate, None)
+    found = crew.run(probe_rank, "fp32")
+    small, large = min(found[0].all_reduce_s), max(found[0].all_reduce_s)
+    # Two ranks: each sends as many bytes as the vector has.
+    sending_s = max(rank.all_reduce_s[large] - rank.all_reduce_s[small] for rank in found)
     return {
-        "flops_per_s": min(rank["flops_per_s"] for rank in found),
-        "memory_bytes_per_s": min(rank["memory_bytes_per_s"] for rank in found),
-        "latency_s": max(rank["latency_s"] for rank in found),
-        "link_bytes_per_s": min(rank["link_bytes_per_s"] for rank in found),
+        "flops_per_s": min(rank.flops_per_s for rank in found),
+        "memory_bytes_per_s": min(rank.memory_bytes_per_s for rank in found),
+        "latency_s": max(rank.start_s for rank in found),
+        "link_bytes_per_s": large / sending_s,
     }
-
-
-def calibrate(_: Wires, __: None) -> dict[str, float]:
-    """One rank's figures."""
-    x, weight = torch.randn(1024, 512), torch.randn(512, 512)
-    product_s = fastest_s(lambda: linear(x, weight))
-    source = torch.empty(2**24)
-    target = torch.empty_like(source)
-    copy_s = fastest_s(lambda: target.copy_(source))
-    small, large = torch.zeros(16), torch.zeros(2**20)
-    alone_s = fastest_s(lambda: dist.all_reduce(small), times=50)
-    large_s = fastest_s(lambda: dist.all_reduce(large))
-    return {
-        "flops_per_s": 2 * 1024 * 512 * 512 / product_s,
-        "memory_bytes_per_s": 2 * source.nbytes / copy_s,
-        "latency_s": met_s(lambda: linear(x, weight), lambda: dist.all_reduce(small)),
-        # Two ranks: each sends as many bytes as the vector has.
-        "link_bytes_per_s": large.nbytes / (large_s - alone_s),
-    }
-
-
-def fastest_s(act: Callable[[], object], *, times: int = 10) -> float:
-    """Seconds of the fastest time, after one that warms up."""
-    act()
-    taken = []
-    for _ in range(times):
-        dist.barrier()
-        start = time.perf_counter()
-        act()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
-
-
-def met_s(compute: Callable[[], object], meet: Callable[[], object], *, times: int = 200) -> float:
-    """Mean seconds of a collective after some computing: ranks that share their cores with others come apart by then."""
-    taken = 0.0
-    for _ in range(times):
-        compute()
-        start = time.perf_counter()
-        meet()
-        taken += time.perf_counter() - start
-    return taken / times
 
 
 def calibrated(figures: Mapping[str, float]) -> Cluster:
