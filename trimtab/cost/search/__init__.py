@@ -1,5 +1,6 @@
 """Which layout is best? All of them, priced by closed forms; the best judged by their real schedules; and why not others."""
 
+from trimtab.cost.search.fabrics import Fabric, SpaceError, fabric_of, fabric_of_probe
 from trimtab.cost.search.finding import (
     Candidate,
     Findings,
@@ -14,15 +15,7 @@ from trimtab.cost.search.judging import judged_step_s
 from trimtab.cost.search.largest import Growing, Largest, largest
 from trimtab.cost.search.plans import plan_of
 from trimtab.cost.search.reasons import Comparison, compare
-from trimtab.cost.search.space import (
-    Fabric,
-    Layout,
-    Question,
-    SpaceError,
-    fabric_of,
-    fabric_of_probe,
-    priced_cases,
-)
+from trimtab.cost.search.space import Layout, Question, priced_cases
 
 __all__ = [
     "Candidate",
