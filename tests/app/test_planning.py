@@ -232,3 +232,33 @@ def test_a_part_of_the_layers_is_computed_again(cli, job):
     found = cli("plan", "seven.yaml", "--devices", "8", "--why-not", "store=params,recompute=2")
     assert found.code == 0
     assert "2/4 computed again" in found.out
+
+
+def test_weaker_cards_are_weighed_against_the_stronger_ones_alone(cli, job):
+    """Whoever joins old cards to new ones reads what they bring, in speed and dollars, and what to do."""
+    asked = (
+        "plan", "seven.yaml", "--set", "orchestration.cluster=64xA100+64xH100", "--set", "model.preset=gpt2-124m",
+        "--set", "data.sequence=1024", "--devices", "96", "--cheapest",
+    )  # fmt: skip
+    document = cli(*asked, "--json", "--out", "best.trim").document
+    mixture, pools = document["mixture"], document["pools"]
+    assert [(pool["devices_of"], pool["num_devices"]) for pool in pools] == [
+        ("A100-SXM-80GB", 64),
+        ("H100-SXM-80GB", 32),
+    ]
+    together, alone = document["strategies"][0], pools[1]["strategy"]
+    assert mixture["speed_ratio"] == pytest.approx(
+        alone["step_s"]["expected"] / together["step_s"]["expected"]
+    )
+    rates = [pool["num_devices"] * pool["product_flops_per_s"] for pool in pools]
+    assert mixture["efficiency"] == pytest.approx(mixture["speed_ratio"] / (sum(rates) / rates[1]))
+    assert 0 < mixture["efficiency"] < 1
+    usd = alone["step_s"]["expected"] * 32 * pools[1]["usd_per_device_hour"] / 3600
+    assert mixture["alone_usd"] == pytest.approx(usd)
+    assert mixture["pays"] is False
+    text = cli(*asked).out
+    assert "the A100-SXM-80GB do not pay: " in text
+    assert f"efficiency {mixture['efficiency']:.0%}" in text
+    assert " alone, as a cluster of their own" in text
+    least = min((pool["strategy"] for pool in pools), key=lambda found: found["usd_per_step"])
+    assert Path("best.trim").read_text().strip() == document["recommended"] == least["formulas"]

@@ -40,7 +40,9 @@ from trimtab.cost.search import (
     Largest,
     Layout,
     Limits,
+    Mixture,
     Objective,
+    Pool,
     Question,
     compare,
     fabric_of,
@@ -50,9 +52,11 @@ from trimtab.cost.search import (
     judged_step_s,
     largest,
     plan_of,
+    pools_of,
     price_of_layout,
     priced_cases,
     settings_of,
+    strong_and_weak,
 )
 from trimtab.spec import LoadedJob, StrategyError, parse_strategy
 from trimtab.terms import InputError, OnLoss, nearest_name
@@ -125,6 +129,26 @@ class Strategy:
     mfu: Mapping[FlopConvention, float]
     refusal: str
 
+    @property
+    def usd_per_step(self) -> float | None:
+        """With its pipeline simulated; None without a price."""
+        usd = self.candidate.usd_per_step
+        return None if usd is None else usd * self.step_s / self.candidate.step_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolAlone:
+    """The best strategy on the devices of one kind alone.
+
+    Args:
+        usd_per_device_hour: None if no price is known.
+        strategy: None if nothing keeps every limit there.
+    """
+
+    pool: Pool
+    usd_per_device_hour: float | None
+    strategy: Strategy | None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
@@ -138,6 +162,8 @@ class Answer:
         front: That no other beats in time, dollars, memory and devices.
         other: The layout that was asked about.
         largest: What fits, of what was asked to grow.
+        alone: The two kinds of devices by themselves, where there are two.
+        mixture: Both together beside the stronger kind alone; None where one of them keeps no limit.
     """
 
     loaded: LoadedJob
@@ -152,6 +178,23 @@ class Answer:
     front: tuple[Strategy, ...]
     other: Strategy | None
     largest: Largest | None = None
+    objective: Objective = Objective.TIME
+    alone: tuple[PoolAlone, ...] = ()
+    mixture: Mixture | None = None
+
+    @property
+    def recommended(self) -> Strategy | None:
+        """The first strategy, or that of the devices of one kind alone if it is better."""
+        found = [
+            *self.strategies[:1],
+            *(alone.strategy for alone in self.alone if alone.strategy is not None),
+        ]
+
+        def order(strategy: Strategy) -> float:
+            usd = strategy.usd_per_step
+            return usd if self.objective is Objective.DOLLARS and usd is not None else strategy.step_s
+
+        return min(found, key=order, default=None)
 
 
 def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
@@ -181,20 +224,8 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     search = _Search(
         loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
     )
-    judged = sorted(
-        (search.judged(candidate) for candidate in findings.best[:JUDGED]),
-        key=lambda pair: pair[0] * (1 if asked.objective is Objective.TIME else pair[1].layout.devices),
-    )
-    best: Candidate | None = None
-    strategies: list[Strategy] = []
-    for step_s, candidate in judged:
-        strategy = search.strategy(candidate, best, step_s=step_s, is_compiled=True)
-        if best is None and not strategy.refusal:
-            best = candidate
-        if not strategy.refusal:
-            strategies.append(strategy)
-        if len(strategies) == asked.top:
-            break
+    strategies, best = search.best_of(findings, asked.objective, asked.top)
+    alone = tuple(search.alone(pool, asked) for pool in question.pools)
     return Answer(
         loaded=loaded,
         cluster=cluster,
@@ -203,13 +234,34 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         price_source=price_source,
         stack=stack,
         findings=findings,
-        strategies=tuple(strategies),
+        strategies=strategies,
         curve=tuple(search.strategy(candidate, best) for candidate in findings.curve),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
         other=search.asked_about(asked.other, best) if asked.other else None,
         largest=largest(question, limits, time=time.values, memory=memory.values, what=asked.growing)
         if asked.growing
         else None,
+        objective=asked.objective,
+        alone=alone,
+        mixture=_mixture(strategies, alone),
+    )
+
+
+def _mixture(strategies: Sequence[Strategy], alone: Sequence[PoolAlone]) -> Mixture | None:
+    if not strategies or not alone:
+        return None
+    strong, weak = strong_and_weak(tuple(found.pool for found in alone))
+    of_strong = next(found.strategy for found in alone if found.pool is strong)
+    if of_strong is None:
+        return None
+    together = strategies[0]
+    return Mixture(
+        strong=strong,
+        weak=weak,
+        together_s=together.step_s,
+        alone_s=of_strong.step_s,
+        together_usd=together.usd_per_step,
+        alone_usd=of_strong.usd_per_step,
     )
 
 
@@ -266,7 +318,18 @@ def question_of(
         compute=training.compute,
         shares=None if _leaves_shares_open(loaded) else training.shares,
         num_states=training.num_states,
+        pools=_pools(cluster, training.compute, counts) if probe is None else (),
     )
+
+
+def _pools(cluster: Cluster, compute: str, counts: Sequence[int]) -> tuple[Pool, ...]:
+    """Of the devices that are looked at: two, or none where they are alike."""
+    pools = pools_of(cluster, compute)
+    if not pools or max(counts) <= pools[1].first:
+        return ()
+    first, second = pools
+    asked = replace(second.fabric, num_devices=max(counts) - second.first)
+    return first, replace(second, fabric=asked)
 
 
 def _leaves_shares_open(loaded: LoadedJob) -> bool:
@@ -342,6 +405,44 @@ class _Search:
         """With its pipeline simulated."""
         return judged_step_s(self.question, candidate.layout, self.time.values), candidate
 
+    def best_of(
+        self, findings: Findings, objective: Objective, top: int
+    ) -> tuple[tuple[Strategy, ...], Candidate | None]:
+        """The best by their real schedules that can be compiled, and the first of them."""
+        judged = sorted(
+            (self.judged(candidate) for candidate in findings.best[:JUDGED]),
+            key=lambda pair: pair[0] * (1 if objective is Objective.TIME else pair[1].layout.devices),
+        )
+        best: Candidate | None = None
+        strategies: list[Strategy] = []
+        for step_s, candidate in judged:
+            strategy = self.strategy(candidate, best, step_s=step_s, is_compiled=True)
+            if best is None and not strategy.refusal:
+                best = candidate
+            if not strategy.refusal:
+                strategies.append(strategy)
+            if len(strategies) == top:
+                break
+        return tuple(strategies), best
+
+    def alone(self, pool: Pool, asked: Asked) -> PoolAlone:
+        """The best on one kind of devices: as many as were asked for and there are, on the same links."""
+        price, _ = _price(self.loaded, pool.cluster, asked.price)
+        counts = tuple(sorted({min(count, pool.num_devices) for count in self.question.devices}))
+        question = replace(self.question, fabric=pool.fabric, devices=counts, pools=())
+        limits = replace(self.limits, usd_per_device_hour=price)
+        findings = find(
+            question,
+            limits,
+            time=self.time.values,
+            memory=self.memory.values,
+            objective=asked.objective,
+            keep=JUDGED,
+        )
+        search = replace(self, cluster=pool.cluster, question=question, limits=limits)
+        strategies, _ = search.best_of(findings, asked.objective, 1)
+        return PoolAlone(pool=pool, usd_per_device_hour=price, strategy=strategies[0] if strategies else None)
+
     def strategy(
         self,
         candidate: Candidate,
@@ -382,7 +483,7 @@ class _Search:
     def _mfu(self, step_s: float, layout: Layout) -> Mapping[FlopConvention, float]:
         question = self.question
         tokens = question.batch * question.sequence
-        most = step_s * layout.devices * question.fabric.peak_flops_per_s
+        most = step_s * _peak_flops_per_s(question, layout.devices)
         return {
             convention: flops * tokens / most
             for convention, flops in question.network.flops_by_convention(question.sequence).items()
@@ -402,6 +503,15 @@ class _Search:
         except (StrategyError, InputError) as error:
             return str(error)
         return ""
+
+
+def _peak_flops_per_s(question: Question, devices: int) -> float:
+    """Of the first so many devices together."""
+    if not question.pools:
+        return devices * question.fabric.peak_flops_per_s
+    first = min(devices, question.pools[1].first)
+    one, two = (pool.fabric.peak_flops_per_s for pool in question.pools)
+    return first * one + (devices - first) * two
 
 
 def _price(loaded: LoadedJob, cluster: Cluster, price: float | None) -> tuple[float | None, str]:

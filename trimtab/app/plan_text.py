@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from trimtab.app.mixture_text import mixture_lines
 from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.app.plan_words import degrees
 from trimtab.catalog import FlopConvention
-from trimtab.cost.search import Candidate, Growing, Largest, Question, Verdict
+from trimtab.cost.search import Growing, Largest, Question, Verdict
 from trimtab.terms import format_bytes, format_seconds
 
 _PARTS = {
@@ -42,6 +44,8 @@ def plan_lines(answer: Answer) -> Iterator[str]:
     for number, strategy in enumerate(answer.strategies, start=1):
         yield ""
         yield from _strategy_lines(number, strategy)
+    if answer.alone:
+        yield from mixture_lines(answer)
     if len(answer.curve) > 1:
         yield from _curve(answer)
     if answer.largest is not None:
@@ -82,7 +86,7 @@ def _curve(answer: Answer) -> Iterator[str]:
         usd = "" if candidate.usd_per_step is None else f"{candidate.usd_per_step:,.2f}"
         yield (
             f"{candidate.layout.devices:>9}{format_seconds(strategy.step_s):>14}{usd:>12}"
-            f"{format_bytes(candidate.memory_bytes):>12}  {_degrees(candidate)}"
+            f"{format_bytes(candidate.memory_bytes):>12}  {degrees(candidate)}"
         )
 
 
@@ -98,7 +102,7 @@ def _largest(found: Largest) -> Iterator[str]:
         return
     size = f", {found.question.network.num_parameters():,} parameters" if found.what is Growing.LAYERS else ""
     yield f"largest {found.what.value} that fits: {found.value:,} {unit[found.what]}{size}"
-    yield f"  {format_bytes(found.candidate.memory_bytes)} a device, {_degrees(found.candidate)}"
+    yield f"  {format_bytes(found.candidate.memory_bytes)} a device, {degrees(found.candidate)}"
     if found.next_lacks_bytes > 0:
         yield f"  {found.next_value:,} would lack {format_bytes(found.next_lacks_bytes)}"
 
@@ -112,7 +116,7 @@ def _nothing(answer: Answer) -> Iterator[str]:
     if answer.findings.nearest:
         yield "  nearest, by the memory that each device lacks:"
         for candidate in answer.findings.nearest[:10]:
-            yield f"  {format_bytes(candidate.shortfall_bytes):>10}  {_degrees(candidate)}"
+            yield f"  {format_bytes(candidate.shortfall_bytes):>10}  {degrees(candidate)}"
         yield "  more devices, a shorter sequence or less head-room would tell; --json lists more"
 
 
@@ -130,7 +134,7 @@ def undivided(question: Question) -> str:
 def _why_not(answer: Answer, other: Strategy) -> Iterator[str]:
     candidate, comparison = other.candidate, other.comparison
     yield ""
-    yield f"why not {_degrees(candidate)}"
+    yield f"why not {degrees(candidate)}"
     if candidate.verdict is Verdict.MEMORY:
         classes = ", ".join(
             f"{name.removesuffix('_bytes')} {format_bytes(size)}"
@@ -150,15 +154,3 @@ def _why_not(answer: Answer, other: Strategy) -> Iterator[str]:
         )
         for name, seconds in comparison.longer[:3]:
             yield f"    {_PARTS[name]}: {format_seconds(seconds)} longer"
-
-
-def _degrees(candidate: Candidate) -> str:
-    layout = candidate.layout
-    stored = ("", ", states stored", ", grads and states stored", ", all stored")[layout.store]
-    again = f", {layout.recompute_quarters}/4 computed again" if layout.recompute_quarters else ""
-    pipe = f" {layout.schedule.value}({layout.pieces})" if layout.pipeline > 1 else ""
-    return (
-        f"dp {layout.data} tp {layout.tensor} pp {layout.pipeline}{pipe} cp {layout.context}"
-        + (f" ep {layout.expert}" if layout.expert > 1 else "")
-        + f", microbatch {layout.microbatch}{stored}{again}"
-    )

@@ -6,9 +6,9 @@ from typing import Any
 
 from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document, write_output
-from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
+from trimtab.app.plan_answers import EVERY, Answer, Asked, PoolAlone, Strategy, answer_of
 from trimtab.app.plan_text import plan_lines
-from trimtab.cost.search import Candidate, Largest
+from trimtab.cost.search import Candidate, Largest, Mixture, Objective
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode
 
@@ -28,8 +28,8 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     ]
     if asked.plot is not None:
         write_curves([answer, *others], asked.plot)
-    if asked.out is not None and answer.strategies:
-        write_output(asked.out, answer.strategies[0].formulas + "\n", what="the formulas")
+    if asked.out is not None and answer.recommended is not None:
+        write_output(asked.out, answer.recommended.formulas + "\n", what="the formulas")
     if asked.is_json:
         print_document({**document_of(answer), "beside": [document_of(other) for other in others]})
     else:
@@ -59,6 +59,35 @@ def document_of(answer: Answer) -> dict[str, Any]:
         "nearest": [_candidate(candidate) for candidate in findings.nearest],
         "why_not": _strategy(answer.other) if answer.other else None,
         "largest": _largest(answer.largest) if answer.largest else None,
+        "pools": [_alone(found) for found in answer.alone],
+        "recommended": answer.recommended.formulas if answer.recommended else None,
+        "mixture": _mixture(answer.mixture, answer.objective) if answer.mixture else None,
+    }
+
+
+def _alone(found: PoolAlone) -> dict[str, Any]:
+    return {
+        "devices_of": found.pool.name,
+        "num_devices": found.pool.num_devices,
+        "product_flops_per_s": found.pool.fabric.product_flops_per_s,
+        "usd_per_device_hour": found.usd_per_device_hour,
+        "strategy": _strategy(found.strategy) if found.strategy else None,
+    }
+
+
+def _mixture(mixture: Mixture, objective: Objective) -> dict[str, Any]:
+    return {
+        "strong": mixture.strong.name,
+        "weak": mixture.weak.name,
+        "together_s": mixture.together_s,
+        "alone_s": mixture.alone_s,
+        "together_usd": mixture.together_usd,
+        "alone_usd": mixture.alone_usd,
+        "speed_ratio": mixture.speed_ratio,
+        "ideal_ratio": mixture.ideal_ratio,
+        "efficiency": mixture.efficiency,
+        "usd_ratio": mixture.usd_ratio,
+        "pays": mixture.pays(objective),
     }
 
 

@@ -1,19 +1,18 @@
 """Which layout is best? All of them, priced by closed forms; the best judged by their real schedules; and why not others."""
 
-from trimtab.cost.search.fabrics import Fabric, SpaceError, fabric_of, fabric_of_probe
+from trimtab.cost.search.fabrics import Fabric, Pool, SpaceError, fabric_of, fabric_of_probe, pools_of
 from trimtab.cost.search.finding import (
     Candidate,
     Findings,
-    Limits,
-    Objective,
-    Verdict,
     find,
     price_of_layout,
 )
 from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
 from trimtab.cost.search.largest import Growing, Largest, largest
+from trimtab.cost.search.mixing import Mixture, strong_and_weak
 from trimtab.cost.search.plans import plan_of
+from trimtab.cost.search.pricing import Limits, Objective, Verdict
 from trimtab.cost.search.reasons import Comparison, compare
 from trimtab.cost.search.space import Layout, Question, priced_cases
 
@@ -26,7 +25,9 @@ __all__ = [
     "Largest",
     "Layout",
     "Limits",
+    "Mixture",
     "Objective",
+    "Pool",
     "Question",
     "SpaceError",
     "Verdict",
@@ -38,7 +39,9 @@ __all__ = [
     "judged_step_s",
     "largest",
     "plan_of",
+    "pools_of",
     "price_of_layout",
     "priced_cases",
     "settings_of",
+    "strong_and_weak",
 ]

@@ -1,6 +1,7 @@
 """Devices as closed forms see them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from trimtab.catalog import Cluster, Level, Probe
 from trimtab.cost.stage_times import best_flops_per_s
@@ -92,3 +93,67 @@ def fabric_of_probe(probe: Probe) -> Fabric:
         island_bytes_per_s=probe.link_bytes_per_s or 1.0,
         site_bytes_per_s=probe.link_bytes_per_s or 1.0,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """Devices of one kind among others, neighbours by rank.
+
+    Args:
+        first: Rank of the first of them.
+        fabric: Of them alone; what leaves a node goes over the links of the whole cluster.
+        cluster: Of them alone.
+    """
+
+    first: int
+    fabric: Fabric
+    cluster: Cluster
+
+    @property
+    def name(self) -> str:
+        """Of the kind of device."""
+        return self.fabric.names[0]
+
+    @property
+    def num_devices(self) -> int:
+        """In all."""
+        return self.fabric.num_devices
+
+    @property
+    def flops_per_s(self) -> float:
+        """Of all of them together, of the best product."""
+        return self.num_devices * self.fabric.product_flops_per_s
+
+
+def pools_of(cluster: Cluster, compute: str) -> tuple[Pool, ...]:
+    """The two pools of a cluster with two kinds of devices, in order of rank.
+
+    Empty for one kind, for more than two, and where ranks of two kinds alternate: such devices are taken by the slowest
+    figure of each.
+
+    Args:
+        cluster: Its devices and links.
+        compute: Type of matrix products: fp32 or bf16.
+
+    Raises: SpaceError for a device whose rates are not known.
+    """
+    runs = [tuple(nodes) for _, nodes in groupby(cluster.nodes, key=lambda node: node.accelerator.name)]
+    if len(runs) != 2:
+        return ()
+    whole = fabric_of(cluster, compute)
+    found: list[Pool] = []
+    for nodes in runs:
+        alone = Cluster(
+            name=f"{nodes[0].accelerator.name} of {cluster.name}",
+            nodes=nodes,
+            links=cluster.links if len(nodes) > 1 else (cluster.link(Level.NODE),),
+            source=cluster.source,
+        )
+        found.append(
+            Pool(
+                first=sum(pool.num_devices for pool in found),
+                fabric=replace(fabric_of(alone, compute), site_bytes_per_s=whole.site_bytes_per_s),
+                cluster=alone,
+            )
+        )
+    return tuple(found)

@@ -1,60 +1,16 @@
 """The best layouts under constraints, the front between time, dollars, memory and devices, and what became of the rest."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 
-from trimtab.cost.closed_form import (
-    Cases,
-    Floats,
-    PeakMemory,
-    StepTimes,
-    Values,
-    layer_times,
-    peak_memory,
-    step_times,
-)
-from trimtab.cost.search.space import Layout, Question, cases_of_layouts, layout_at, layouts, priced_cases
-
-SECONDS_PER_HOUR = 3600.0
-
-
-class Verdict(StrEnum):
-    """What becomes of a layout."""
-
-    FEASIBLE = "feasible"
-    MEMORY = "memory"  # does not fit, head-room included
-    DEADLINE = "deadline"  # takes longer than there is time
-    BUDGET = "budget"  # costs more than there is money
-
-
-class Objective(StrEnum):
-    """What is least in the best layout."""
-
-    TIME = "time"
-    DOLLARS = "dollars"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a layout has to keep.
-
-    Args:
-        headroom: Share of a device's memory that stays free.
-        steps: Of the whole run; None if not known.
-        deadline_s: For all steps; None for none.
-        budget_usd: For all steps; None for none.
-        usd_per_device_hour: None if no price is known.
-    """
-
-    headroom: float = 0.08
-    steps: int | None = None
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    usd_per_device_hour: float | None = None
+from trimtab.cost.closed_form import Floats, StepTimes, Values
+from trimtab.cost.search.pricing import Limits, Objective, Priced, Verdict, price
+from trimtab.cost.search.space import Layout, Question, columns_of, layout_at, layouts
+from trimtab.cost.search.uneven import uneven_layouts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +67,7 @@ def find(
     objective: Objective = Objective.TIME,
     keep: int = 64,
 ) -> Findings:
-    """Price every layout.
+    """Price every layout, those over two kinds of devices among them.
 
     Args:
         question: What is trained, on what.
@@ -124,8 +80,9 @@ def find(
     counts: Counter[Verdict] = Counter()
     evaluated = 0
     best, near, front = _Kept(keep), _Kept(keep), _Front()
-    for columns in layouts(question):
-        priced = _price(question, limits, cases_of_layouts(question, columns), time, memory)
+    uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
+    for columns in chain(_uncut(question), uneven):
+        priced = price(question, limits, columns, time=time, memory=memory)
         evaluated += len(priced.step_s)
         for verdict in Verdict:
             counts[verdict] += int(np.count_nonzero(priced.verdicts == verdict))
@@ -149,11 +106,20 @@ def find(
     )
 
 
+def _uncut(question: Question) -> Iterator[Mapping[str, np.ndarray]]:
+    """All layouts with even stages, with every column that those with a cut have."""
+    for columns in layouts(question):
+        none = np.zeros(len(columns["devices"]), dtype=np.int64)
+        yield (
+            {**columns, **dict.fromkeys(("first_layers", "head_layers"), none)} if question.pools else columns
+        )
+
+
 def price_of_layout(
     question: Question, limits: Limits, layout: Layout, *, time: Values, memory: Values
 ) -> Candidate:
     """One layout, with where its time and its memory go."""
-    priced = _price(question, limits, priced_cases(question, layout), time, memory)
+    priced = price(question, limits, columns_of(layout), time=time, memory=memory)
     parts = {name: _first(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
     held = priced.held
     activations = max(_first(held.first_bytes), _first(held.last_bytes))
@@ -173,44 +139,6 @@ def price_of_layout(
         usd_per_step=None if limits.usd_per_device_hour is None else _first(priced.usd),
         verdict=Verdict(priced.verdicts[0]),
         shortfall_bytes=_first(priced.shortfall),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Priced:
-    times: StepTimes
-    held: PeakMemory
-    step_s: Floats
-    bytes: Floats
-    usd: Floats
-    verdicts: np.ndarray
-    shortfall: Floats
-
-    def ordered_by(self, objective: Objective) -> Floats:
-        return self.usd if objective is Objective.DOLLARS else self.step_s
-
-
-def _price(question: Question, limits: Limits, cases: Cases, time: Values, memory: Values) -> _Priced:
-    times = step_times(cases, layer_times(cases, time), time)
-    held = peak_memory(cases, memory)
-    step_s, needed = np.broadcast_arrays(times.total_s, held.largest_bytes)
-    price = limits.usd_per_device_hour
-    usd = step_s * cases.devices * ((1.0 if price is None else price) / SECONDS_PER_HOUR)
-    room = question.fabric.memory_bytes * (1 - limits.headroom)
-    steps = limits.steps or 1
-    late = step_s * steps > (np.inf if limits.deadline_s is None else limits.deadline_s)
-    dear = usd * steps > (np.inf if limits.budget_usd is None else limits.budget_usd)
-    verdicts = np.select(
-        [needed > room, late, dear], [Verdict.MEMORY, Verdict.DEADLINE, Verdict.BUDGET], Verdict.FEASIBLE
-    )
-    return _Priced(
-        times=times,
-        held=held,
-        step_s=step_s,
-        bytes=needed,
-        usd=usd,
-        verdicts=verdicts,
-        shortfall=np.maximum(needed - room, 0.0),
     )
 
 
@@ -250,7 +178,7 @@ class _Front:
 
     by_devices: dict[int, tuple[Floats, Floats, dict[str, np.ndarray]]] = field(default_factory=dict)
 
-    def add(self, columns: Mapping[str, np.ndarray], priced: _Priced, fits: np.ndarray) -> None:
+    def add(self, columns: Mapping[str, np.ndarray], priced: Priced, fits: np.ndarray) -> None:
         for devices in np.unique(columns["devices"][fits]):
             chosen = np.flatnonzero(fits & (columns["devices"] == devices))
             old = self.by_devices.get(int(devices))

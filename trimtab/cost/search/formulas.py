@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from trimtab.cost.search.space import Layout, Question
+from trimtab.cost.search.uneven import pool_of_rank, stage_layers
+from trimtab.plan.pipelines import ranks_of_stages
 
 _STORED = {1: "states", 2: "grads, states", 3: "params, grads, states"}
 
@@ -56,11 +58,13 @@ def _statements(question: Question, layout: Layout) -> Iterator[tuple[str, str]]
         pieces = f"({layout.pieces})" if layout.schedule.value in _COUNTED else ""
         # Where layers alone do not divide, embedding and head stand for a layer each.
         is_even = question.network.layers % (layout.pipeline * layout.pieces) == 0
-        balance = "" if is_even else " BALANCE BY params"
+        balance = "" if is_even or layout.first_layers else " BALANCE BY params"
         yield (
             f"SPLIT layers OVER pp USING {layout.schedule.value}{pieces} MICROBATCHES {runs}{balance}",
             f"{layout.pipeline * layout.pieces} stages, {runs} microbatches of {layout.microbatch}",
         )
+    if layout.first_layers:
+        yield from _placed(question, layout)
     if layout.store:
         yield from _stored(layout, replicas)
     if layout.recompute_quarters:
@@ -70,6 +74,20 @@ def _statements(question: Question, layout: Layout) -> Iterator[tuple[str, str]]
             f"RECOMPUTE activations{where}",
             "what is kept of activations would not fit, or costs more elsewhere",
         )
+
+
+def _placed(question: Question, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Stages hold as many layers as their devices are fast."""
+    places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
+    start = 0
+    for stage, (place, count) in enumerate(zip(places, stage_layers(question, layout), strict=True)):
+        pool = question.pools[pool_of_rank(question, layout, place)]
+        layers = f"{count} layer{'s' if count > 1 else ''}"
+        yield (
+            f"PLACE layers BETWEEN {start} AND {start + count - 1} ON pp {stage}",
+            f"{layers} on {pool.name}",
+        )
+        start += count
 
 
 def _stored(layout: Layout, replicas: int) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """What a layout's pipeline takes by its actions, one by one, where the closed form only bounds them."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from trimtab.cost.closed_form import Values, layer_times, step_times
-from trimtab.cost.search.space import Layout, Question, priced_cases
+from trimtab.cost.closed_form import LayerTimes, StepTimes, Values, layer_times, step_times
+from trimtab.cost.search.space import Layout, Question, columns_of, priced_cases
+from trimtab.cost.search.uneven import as_if_all, pool_of_rank, stage_layers, uneven_times
 from trimtab.plan.pipelines import StageTimes, actions_of, ranks_of_stages, simulate
 
 MOST_ACTIONS = 400_000
@@ -14,9 +16,7 @@ MOST_ACTIONS = 400_000
 
 def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
     """Seconds of a step, with the pipeline simulated action by action."""
-    cases = priced_cases(question, layout)
-    layer = layer_times(cases, time)
-    times = step_times(cases, layer, time)
+    times = _times(question, layout, time)
     total = float(np.ravel(times.total_s)[0])
     if layout.pipeline == 1:
         return total
@@ -28,34 +28,34 @@ def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
     def one(figure: object) -> float:
         return float(np.ravel(np.asarray(figure))[0])
 
-    held = [
-        question.network.layers // stages + (stage < question.network.layers % stages)
-        for stage in range(stages)
+    places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
+    held, layer = _stages(question, layout, places, time)
+    forward = [one(each.forward_s + each.forward_wait_s) for each in layer]
+    backward = [
+        one(each.backward_s + each.again_s + each.backward_wait_s + each.again_wait_s) for each in layer
     ]
-    forward, wait = one(layer.forward_s), one(layer.forward_wait_s)
-    backward = (
-        one(layer.backward_s) + one(layer.again_s) + one(layer.backward_wait_s) + one(layer.again_wait_s)
-    )
-    head, host = one(layer.head_s), one(time["microbatch_s"]) / layout.pieces / 2
+    head = one(layer[-1].head_s)
+    host = one(time["microbatch_s"]) / layout.pieces / 2
     is_last = [stage == stages - 1 for stage in range(stages)]
     # Of a backward pass about half is for weights (as many products), none of its waiting.
-    weight = one(layer.backward_s) / 2
-    places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
+    weight = [one(each.backward_s) / 2 for each in layer]
     timeline = simulate(
         actions_of(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces, microbatches=runs),
         times=StageTimes(
             forward_s=tuple(
-                count * (forward + wait) + head / 3 * last + host
-                for count, last in zip(held, is_last, strict=True)
+                count * each + head / 3 * last + host
+                for count, each, last in zip(held, forward, is_last, strict=True)
             ),
             backward_input_s=tuple(
-                count * (backward - weight) + head / 3 * last + host
-                for count, last in zip(held, is_last, strict=True)
+                count * (each - own) + head / 3 * last + host
+                for count, each, own, last in zip(held, backward, weight, is_last, strict=True)
             ),
             backward_weight_s=tuple(
-                count * weight + head / 3 * last for count, last in zip(held, is_last, strict=True)
+                count * own + head / 3 * last for count, own, last in zip(held, weight, is_last, strict=True)
             ),
-            hop_s=tuple(one(layer.hop_s) if a != b else 0.0 for a, b in pairwise(places)),
+            hop_s=tuple(
+                max(one(each.hop_s) for each in layer) if a != b else 0.0 for a, b in pairwise(places)
+            ),
         ),
     )
     flushes = (question.shares or layout.data) // layout.data
@@ -65,3 +65,26 @@ def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
     ) + runs * flushes * one(time["microbatch_s"])
     late = 1 + one(times.straggling_s) / (total - one(times.straggling_s))
     return total + (timeline.makespan_s * flushes - passes) * late
+
+
+def _times(question: Question, layout: Layout, time: Values) -> StepTimes:
+    if layout.first_layers:
+        return uneven_times(question, columns_of(layout), time)
+    cases = priced_cases(question, layout)
+    return step_times(cases, layer_times(cases, time), time)
+
+
+def _stages(
+    question: Question, layout: Layout, places: Sequence[int], time: Values
+) -> tuple[Sequence[int], Sequence[LayerTimes]]:
+    """Layers of each stage, and what one takes there."""
+    layers, stages = question.network.layers, len(places)
+    if layout.first_layers:
+        by_pool = [
+            layer_times(priced_cases(as_if_all(question, pool), layout), time) for pool in question.pools
+        ]
+        return stage_layers(question, layout), [
+            by_pool[pool_of_rank(question, layout, place)] for place in places
+        ]
+    each = layer_times(priced_cases(question, layout), time)
+    return [layers // stages + (stage < layers % stages) for stage in range(stages)], [each] * stages

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.cost.closed_form import Values, peak_memory
-from trimtab.cost.search.finding import Candidate, Limits, find, price_of_layout
+from trimtab.cost.search.finding import Candidate, find, price_of_layout
+from trimtab.cost.search.pricing import Limits
 from trimtab.cost.search.space import Question, cases_of_layouts, layout_at, layouts
 
 if TYPE_CHECKING:

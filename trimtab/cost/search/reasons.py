@@ -6,7 +6,8 @@ import numpy as np
 
 from trimtab.cost.calibration import Belief, Fit, step_seconds
 from trimtab.cost.calibration.fitting import sensitivity
-from trimtab.cost.search.finding import Candidate, Verdict
+from trimtab.cost.search.finding import Candidate
+from trimtab.cost.search.pricing import Verdict
 from trimtab.cost.search.space import Question, priced_cases
 
 QUANTILE = 1.645

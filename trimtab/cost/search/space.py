@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.catalog import Activation, Network
 from trimtab.cost.closed_form import Cases
-from trimtab.cost.search.fabrics import Fabric, SpaceError
+from trimtab.cost.search.fabrics import Fabric, Pool, SpaceError
 from trimtab.plan.pipelines import StageSchedule, refusal_of, stages_per_rank_of
 
 CHUNK = 65536
@@ -24,7 +24,8 @@ class Question:
         compute: Type of matrix products: fp32 or bf16.
         shares: Parts of the batch that are computed and summed in a fixed order; None for the backend's own order.
         num_states: fp32 values that the optimizer keeps of a parameter.
-        allows_stored_alone: Whether states may be stored with no second copy elsewhere.
+        pools: Two, where devices are of two kinds and stages may hold layers by how fast theirs are; ``fabric`` has the
+            slower figure of each.
     """
 
     network: Network
@@ -35,6 +36,7 @@ class Question:
     compute: str
     shares: int | None
     num_states: int = 2
+    pools: tuple[Pool, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse more devices than there are."""
@@ -57,6 +59,8 @@ class Layout:
         store: 0 nothing in pieces, 1 states, 2 gradients too, 3 parameters too.
         recompute_quarters: Of four layers so many are computed again.
         sequence_parallel: Whether norms and residuals are split over the tensor axis.
+        first_layers: That the stages on the first of two pools hold together; 0: stages are as even as they can be.
+        head_layers: Where they are not even, of the rank of the pipeline that has the head too.
     """
 
     devices: int
@@ -70,6 +74,8 @@ class Layout:
     store: int = 0
     recompute_quarters: int = 0
     sequence_parallel: bool = False
+    first_layers: int = 0
+    head_layers: int = 0
 
     @property
     def data(self) -> int:
