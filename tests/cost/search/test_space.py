@@ -82,7 +82,8 @@ def test_what_is_known_to_be_good_is_in_the_space(question: QuestionMaker) -> No
     )  # fmt: skip
     key = columns_of(wanted)
     assert any(
-        np.any(np.all([columns[name] == key[name][0] for name in columns], axis=0)) for columns in layouts(found)
+        np.any(np.all([columns[name] == key[name][0] for name in columns], axis=0))
+        for columns in layouts(found)
     )
 
 
