@@ -205,22 +205,28 @@ def _best_cut(
     best = np.full(len(pieces), np.inf)
     any_best = best.copy()
     first, head, any_first, any_head = (np.zeros(len(pieces), dtype=np.int64) for _ in range(4))
+    least = [half.ranks * pieces for half in parts]
     for count in range(1, layers):
-        cut = _counts(question, parts, np.full(len(pieces), count), None)
-        slowest = np.maximum(*cut.busy_s)
-        least = [half.ranks * pieces for half in parts]
-        extra = np.maximum(
-            *(base + each * fullest for (base, each), fullest in zip(beside, cut.fullest, strict=True))
-        )
-        seconds = runs * slowest + fill * (cut.sum_s - slowest) + extra
-        seconds = np.where((count >= least[0]) & (layers - count >= least[1]), seconds, np.inf)
-        is_better = seconds < any_best
-        any_best, any_first = np.where(is_better, seconds, any_best), np.where(is_better, count, any_first)
-        any_head = np.where(is_better, cut.head_layers, any_head)
-        seconds = np.where((cut.fullest[0] <= most[0]) & (cut.fullest[1] <= most[1]), seconds, np.inf)
-        is_better = seconds < best
-        best, first = np.where(is_better, seconds, best), np.where(is_better, count, first)
-        head = np.where(is_better, cut.head_layers, head)
+        is_whole = (count >= least[0]) & (layers - count >= least[1])
+        if not is_whole.any():
+            continue
+        for head_layers in _head_layers(question, parts, count):
+            cut = _counts(question, parts, np.full(len(pieces), count), head_layers)
+            slowest = np.maximum(*cut.busy_s)
+            extra = np.maximum(
+                *(base + each * fullest for (base, each), fullest in zip(beside, cut.fullest, strict=True))
+            )
+            seconds = np.where(is_whole, runs * slowest + fill * (cut.sum_s - slowest) + extra, np.inf)
+            is_better = seconds < any_best
+            any_best, any_first = (
+                np.where(is_better, seconds, any_best),
+                np.where(is_better, count, any_first),
+            )
+            any_head = np.where(is_better, head_layers, any_head)
+            has_room = (cut.fullest[0] <= most[0]) & (cut.fullest[1] <= most[1])
+            is_better = has_room & (seconds < best)
+            best, first = np.where(is_better, seconds, best), np.where(is_better, count, first)
+            head = np.where(is_better, head_layers, head)
     fits = np.isfinite(best)
     return (
         np.where(fits, first, any_first).astype(np.int64),
@@ -228,43 +234,50 @@ def _best_cut(
     )
 
 
+def _head_layers(question: Question, parts: tuple[_Half, _Half], count: int) -> Iterator[Floats]:
+    """What the rank with the head may hold, if the first pool holds so many layers.
+
+    As many as make its pool's slowest rank fastest, and one more or less; as many as leave it no slower than the other
+    pool; and as many as the others of its pool, whose sums of gradients are then shortest. A step is linear between.
+    """
+    has_first = parts[0].has_head
+
+    def of_pool(one: Floats, two: Floats) -> Floats:
+        found: Floats = np.where(has_first, one, two)
+        return found
+
+    held = of_pool(np.asarray(float(count)), np.asarray(float(question.network.layers - count)))
+    ranks = of_pool(parts[0].ranks, parts[1].ranks)
+    one = of_pool(parts[0].layer.layer_s, parts[1].layer.layer_s)
+    head = of_pool(parts[0].layer.head_s, parts[1].layer.head_s)
+    beyond = of_pool(
+        np.ceil((question.network.layers - count) / parts[1].ranks) * parts[1].layer.layer_s,
+        np.ceil(count / parts[0].ranks) * parts[0].layer.layer_s,
+    )
+    pieces = parts[0].cases.virtual
+    most = np.maximum(held - (ranks - 1) * pieces, pieces)
+    level = np.floor((held - (ranks - 1) * head / one) / ranks)
+    for wanted in (level - 1, level, level + 1, np.floor((beyond - head) / one), np.ceil(held / ranks)):
+        yield np.where(ranks == 1, held, np.clip(wanted, pieces, most))
+
+
 def _counts(
-    question: Question, parts: tuple[_Half, _Half], first_layers: np.ndarray, head_layers: np.ndarray | None
+    question: Question, parts: tuple[_Half, _Half], first_layers: np.ndarray, head_layers: np.ndarray
 ) -> _Cut:
-    """Of so many layers on the first pool; the rank with the head gets what makes its pool's slowest rank fastest."""
+    """Of so many layers on the first pool, and so many on the rank with the head."""
     fullest, busy, total = [], [], np.zeros(())
-    head_found = np.zeros(first_layers.shape)
+    own = np.asarray(head_layers, dtype=np.float64)
     for number, half in enumerate(parts):
         held = np.asarray(
             first_layers if number == 0 else question.network.layers - first_layers, dtype=np.float64
         )
         one, head = half.layer.layer_s, half.layer.head_s
         even = np.ceil(held / half.ranks)
-        pieces = half.cases.virtual
-        others = np.maximum(half.ranks - 1, 1)
-        alone = half.ranks == 1
-        if head_layers is None:
-            level = np.floor((held - others * head / one) / half.ranks)
-            best_s, best = np.full(held.shape, np.inf), np.zeros(held.shape)
-            for off in (-1.0, 0.0, 1.0):
-                own = np.where(
-                    alone, held, np.clip(level + off, pieces, np.maximum(held - others * pieces, pieces))
-                )
-                took = np.maximum(
-                    own * one + head, np.where(alone, 0.0, np.ceil((held - own) / others) * one)
-                )
-                best_s, best = np.where(took < best_s, took, best_s), np.where(took < best_s, own, best)
-        else:
-            best = np.asarray(head_layers, dtype=np.float64)
-        beside = np.where(alone, 0.0, np.ceil((held - best) / others))
-        with_head = np.maximum(best * one + head, beside * one)
-        fullest.append(np.where(half.has_head, np.maximum(best, beside), even))
-        busy.append(np.where(half.has_head, with_head, even * one))
-        head_found = np.where(half.has_head, best, head_found)
+        others = np.ceil((held - own) / np.maximum(half.ranks - 1, 1)) * (half.ranks > 1)
+        fullest.append(np.where(half.has_head, np.maximum(own, others), even))
+        busy.append(np.where(half.has_head, np.maximum(own * one + head, others * one), even * one))
         total = total + held * one + np.where(half.has_head, head, 0.0)
-    return _Cut(
-        fullest=(fullest[0], fullest[1]), busy_s=(busy[0], busy[1]), head_layers=head_found, sum_s=total
-    )
+    return _Cut(fullest=(fullest[0], fullest[1]), busy_s=(busy[0], busy[1]), head_layers=own, sum_s=total)
 
 
 def _weights(cases: Cases) -> tuple[Floats, Floats]:
