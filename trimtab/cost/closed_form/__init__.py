@@ -7,7 +7,14 @@ price time, ``peak_memory`` prices memory. Only sizes and degrees enter; nothing
 from trimtab.cost.closed_form.cases import Cases, Floats
 from trimtab.cost.closed_form.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, Constant, Values, expected
 from trimtab.cost.closed_form.layers import LayerTimes, layer_times
-from trimtab.cost.closed_form.peak_memory import PeakMemory, peak_memory
+from trimtab.cost.closed_form.peak_memory import (
+    LayerBytes,
+    PeakMemory,
+    kept_microbatches,
+    layer_bytes,
+    logit_bytes,
+    peak_memory,
+)
 from trimtab.cost.closed_form.step_times import StepTimes, step_times
 
 __all__ = [
@@ -16,12 +23,16 @@ __all__ = [
     "Cases",
     "Constant",
     "Floats",
+    "LayerBytes",
     "LayerTimes",
     "PeakMemory",
     "StepTimes",
     "Values",
     "expected",
+    "kept_microbatches",
+    "layer_bytes",
     "layer_times",
+    "logit_bytes",
     "peak_memory",
     "step_times",
 ]

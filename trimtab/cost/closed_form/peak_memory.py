@@ -59,25 +59,14 @@ def peak_memory(cases: Cases, values: Values) -> PeakMemory:
     has_both = (cases.pipeline == 1) | (cases.ends_together > 0)
     matrices = np.where(has_both, np.where(cases.pipeline == 1, 2 - cases.is_tied, 2.0), 1.0)
     parameters = per_layer * counted + matrices * cases.vocab * cases.embed / cases.tensor
-    kept = _kept_by_layer(cases)
-    flight = np.where(
-        cases.pipeline > 1,
-        np.where(
-            cases.keeps_all > 0,
-            cases.microbatches / cases.flushes,
-            np.minimum(cases.microbatches / cases.flushes, cases.pipeline),
-        )
-        * (1 + np.where(cases.virtual > 1, (cases.pipeline - 1) / (cases.pipeline * cases.virtual), 0.0)),
-        1.0,
-    )
-    stream = 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
+    layer = layer_bytes(cases, values)
+    flight = kept_microbatches(cases)
     part = np.where(cases.recompute_scores > 0, SELECTIVE_SHARE, 1.0)
     per_microbatch = counted * (
-        cases.recompute * values["borders"] * stream
-        + (1 - cases.recompute) * values["activations"] * kept * part
+        cases.recompute * layer.border_bytes + (1 - cases.recompute) * layer.kept_bytes * part
     )
-    working = np.where(cases.recompute > 0, values["working_set"] * kept, 0.0)
-    logits = values["logit_bytes"] * cases.local_tokens * cases.vocab / cases.tensor
+    working = np.where(cases.recompute > 0, layer.working_bytes, 0.0)
+    logits = logit_bytes(cases, values)
     alone = per_microbatch + working + logits
     experts = expert_parameters(cases)
     first = values["state"] * _state_bytes(cases, parameters, experts * counted)
@@ -101,6 +90,45 @@ def peak_memory(cases: Cases, values: Values) -> PeakMemory:
 SELECTIVE_SHARE = 0.55
 """Part of the activations that is kept when every other product and all cheap operators are computed again, as torchtitan
 does: half of the products and the inputs around them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerBytes:
+    """Activations of one layer and one microbatch on one rank.
+
+    Args:
+        kept_bytes: Where nothing is computed again.
+        border_bytes: What stays of a layer that is.
+        working_bytes: That live for a moment on a rank that computes layers again.
+    """
+
+    kept_bytes: Floats
+    border_bytes: Floats
+    working_bytes: Floats
+
+
+def layer_bytes(cases: Cases, values: Values) -> LayerBytes:
+    """Of each case."""
+    kept = _kept_by_layer(cases)
+    stream = 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
+    return LayerBytes(
+        kept_bytes=values["activations"] * kept,
+        border_bytes=values["borders"] * stream,
+        working_bytes=values["working_set"] * kept,
+    )
+
+
+def kept_microbatches(cases: Cases) -> Floats:
+    """Whose activations the first rank of a pipeline keeps at once."""
+    in_flush = cases.microbatches / cases.flushes
+    twice = np.where(cases.virtual > 1, (cases.pipeline - 1) / (cases.pipeline * cases.virtual), 0.0)
+    kept = np.where(cases.keeps_all > 0, in_flush, np.minimum(in_flush, cases.pipeline))
+    return np.where(cases.pipeline > 1, kept * (1 + twice), 1.0)
+
+
+def logit_bytes(cases: Cases, values: Values) -> Floats:
+    """Logits of one microbatch and their gradients."""
+    return values["logit_bytes"] * cases.local_tokens * cases.vocab / cases.tensor
 
 
 def _kept_by_layer(cases: Cases) -> Floats:
