@@ -44,6 +44,7 @@ from trimtab.cost.search import (
     Objective,
     Pool,
     Question,
+    Refined,
     compare,
     fabric_of,
     fabric_of_probe,
@@ -55,6 +56,7 @@ from trimtab.cost.search import (
     pools_of,
     price_of_layout,
     priced_cases,
+    refined,
     settings_of,
     strong_and_weak,
 )
@@ -162,6 +164,8 @@ class Answer:
         front: That no other beats in time, dollars, memory and devices.
         other: The layout that was asked about.
         largest: What fits, of what was asked to grow.
+        num_refined: Layouts whose layers were looked at one by one.
+        is_exact: Whether no other layout could be better than the first by closed forms, layer by layer.
         alone: The two kinds of devices by themselves, where there are two.
         mixture: Both together beside the stronger kind alone; None where one of them keeps no limit.
     """
@@ -179,6 +183,8 @@ class Answer:
     other: Strategy | None
     largest: Largest | None = None
     objective: Objective = Objective.TIME
+    num_refined: int = 0
+    is_exact: bool = True
     alone: tuple[PoolAlone, ...] = ()
     mixture: Mixture | None = None
 
@@ -224,7 +230,9 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     search = _Search(
         loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
     )
-    strategies, best = search.best_of(findings, asked.objective, asked.top)
+    fine = search.refined(findings, asked.objective)
+    findings = replace(findings, best=fine.best, curve=fine.curve)
+    strategies, best = search.best_of(findings.best, asked.objective, asked.top)
     alone = tuple(search.alone(pool, asked) for pool in question.pools)
     return Answer(
         loaded=loaded,
@@ -242,6 +250,8 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         if asked.growing
         else None,
         objective=asked.objective,
+        num_refined=fine.tried,
+        is_exact=fine.is_exact,
         alone=alone,
         mixture=_mixture(strategies, alone),
     )
@@ -403,14 +413,28 @@ class _Search:
 
     def judged(self, candidate: Candidate) -> tuple[float, Candidate]:
         """With its pipeline simulated."""
-        return judged_step_s(self.question, candidate.layout, self.time.values), candidate
+        step_s = judged_step_s(self.question, candidate.layout, self.time.values, candidate.stage_again_s)
+        return step_s, candidate
+
+    def refined(self, findings: Findings, objective: Objective) -> Refined:
+        """The best with what is computed again chosen layer by layer."""
+        return refined(
+            self.question,
+            self.limits,
+            findings,
+            self.cluster,
+            time=self.time.values,
+            memory=self.memory.values,
+            objective=objective,
+            keep=JUDGED,
+        )
 
     def best_of(
-        self, findings: Findings, objective: Objective, top: int
+        self, candidates: Sequence[Candidate], objective: Objective, top: int
     ) -> tuple[tuple[Strategy, ...], Candidate | None]:
         """The best by their real schedules that can be compiled, and the first of them."""
         judged = sorted(
-            (self.judged(candidate) for candidate in findings.best[:JUDGED]),
+            (self.judged(candidate) for candidate in candidates[:JUDGED]),
             key=lambda pair: pair[0] * (1 if objective is Objective.TIME else pair[1].layout.devices),
         )
         best: Candidate | None = None
@@ -440,7 +464,8 @@ class _Search:
             keep=JUDGED,
         )
         search = replace(self, cluster=pool.cluster, question=question, limits=limits)
-        strategies, _ = search.best_of(findings, asked.objective, 1)
+        fine = search.refined(findings, asked.objective)
+        strategies, _ = search.best_of(fine.best, asked.objective, 1)
         return PoolAlone(pool=pool, usd_per_device_hour=price, strategy=strategies[0] if strategies else None)
 
     def strategy(

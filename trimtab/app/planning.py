@@ -53,6 +53,8 @@ def document_of(answer: Answer) -> dict[str, Any]:
         "headroom": answer.limits.headroom,
         "evaluated": findings.evaluated,
         "verdicts": {verdict.value: count for verdict, count in findings.verdicts.items()},
+        "refined": answer.num_refined,
+        "is_exact": answer.is_exact,
         "strategies": [_strategy(strategy) for strategy in answer.strategies],
         "curve": [_strategy(strategy) for strategy in answer.curve],
         "front": [_strategy(strategy) for strategy in answer.front],

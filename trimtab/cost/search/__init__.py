@@ -14,9 +14,12 @@ from trimtab.cost.search.mixing import Mixture, strong_and_weak
 from trimtab.cost.search.plans import plan_of
 from trimtab.cost.search.pricing import Limits, Objective, Verdict
 from trimtab.cost.search.reasons import Comparison, compare
+from trimtab.cost.search.refining import Refined, refined
 from trimtab.cost.search.space import Layout, Question, priced_cases
+from trimtab.cost.search.words import WAYS
 
 __all__ = [
+    "WAYS",
     "Candidate",
     "Comparison",
     "Fabric",
@@ -29,6 +32,7 @@ __all__ = [
     "Objective",
     "Pool",
     "Question",
+    "Refined",
     "SpaceError",
     "Verdict",
     "compare",
@@ -42,6 +46,7 @@ __all__ = [
     "pools_of",
     "price_of_layout",
     "priced_cases",
+    "refined",
     "settings_of",
     "strong_and_weak",
 ]

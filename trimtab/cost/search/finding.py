@@ -7,9 +7,9 @@ from itertools import chain
 
 import numpy as np
 
-from trimtab.cost.closed_form import Floats, StepTimes, Values
+from trimtab.cost.closed_form import Floats, StepTimes, Values, peak_memory
 from trimtab.cost.search.pricing import Limits, Objective, Priced, Verdict, price
-from trimtab.cost.search.space import Layout, Question, columns_of, layout_at, layouts
+from trimtab.cost.search.space import Layout, Question, cases_of_layouts, columns_of, layout_at, layouts
 from trimtab.cost.search.uneven import uneven_layouts
 
 
@@ -25,6 +25,7 @@ class Candidate:
         usd_per_step: None without a price.
         verdict: Whether it keeps the limits, and which it breaks first.
         shortfall_bytes: Memory that is lacking; 0 where it fits.
+        stage_again_s: By stage, what computing again takes for one microbatch, where layers have ways of their own.
     """
 
     layout: Layout
@@ -35,6 +36,7 @@ class Candidate:
     usd_per_step: float | None
     verdict: Verdict
     shortfall_bytes: float
+    stage_again_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,9 @@ class Findings:
         front: Feasible ones that no other beats in time, dollars, memory and devices at once; by time.
         curve: The best one for each number of devices.
         nearest: Of those that do not fit, the ones that lack least; empty if something fits.
+        tight: The fastest (or cheapest) of those that fit only if something is computed again, in order: seconds (or
+            dollars) of a step with nothing computed again, and the layout.
+        kept_tight: How many of those were kept at most.
     """
 
     evaluated: int
@@ -56,6 +61,8 @@ class Findings:
     front: tuple[Candidate, ...]
     curve: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...]
+    tight: tuple[tuple[float, Layout], ...] = ()
+    kept_tight: int = 0
 
 
 def find(
@@ -79,7 +86,7 @@ def find(
     """
     counts: Counter[Verdict] = Counter()
     evaluated = 0
-    best, near, front = _Kept(keep), _Kept(keep), _Front()
+    best, near, front, tight = _Kept(keep), _Kept(keep), _Front(), _Kept(keep)
     uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
     for columns in chain(_uncut(question), uneven):
         priced = price(question, limits, columns, time=time, memory=memory)
@@ -89,6 +96,8 @@ def find(
         fits = priced.verdicts == Verdict.FEASIBLE
         best.add(columns, np.where(fits, priced.ordered_by(objective), np.inf))
         front.add(columns, priced, fits)
+        is_tight = _is_tight(question, limits, columns, priced, memory)
+        tight.add(columns, np.where(is_tight, priced.ordered_by(objective), np.inf))
         if not len(best.values):
             near.add(columns, np.where(priced.shortfall > 0, priced.shortfall, np.inf))
 
@@ -103,7 +112,23 @@ def find(
         front=candidates(on_front),
         curve=candidates(front.fastest()),
         nearest=() if len(best.values) else candidates(near.layouts()),
+        tight=tuple(zip(tight.values.tolist(), tight.layouts(), strict=True)),
+        kept_tight=keep,
     )
+
+
+def _is_tight(
+    question: Question, limits: Limits, columns: Mapping[str, np.ndarray], priced: Priced, memory: Values
+) -> np.ndarray:
+    """Where nothing is computed again and it does not fit, and would if everything were."""
+    lacks: np.ndarray = (columns["recompute_quarters"] == 0) & (priced.verdicts == Verdict.MEMORY)
+    if question.pools or not lacks.any():
+        return np.zeros(len(lacks), dtype=bool)
+    everything = {name: column[lacks] for name, column in columns.items()}
+    everything["recompute_quarters"] = np.full(int(lacks.sum()), 4)
+    needed = peak_memory(cases_of_layouts(question, everything), memory).largest_bytes
+    lacks[lacks] = needed <= question.fabric.memory_bytes * (1 - limits.headroom)
+    return lacks
 
 
 def _uncut(question: Question) -> Iterator[Mapping[str, np.ndarray]]:

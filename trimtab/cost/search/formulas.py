@@ -1,9 +1,10 @@
 """A layout as the formulas that say it, each with its reason, and the keys of the job that go with them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trimtab.cost.search.space import Layout, Question
 from trimtab.cost.search.uneven import pool_of_rank, stage_layers
+from trimtab.cost.search.words import CONDITIONS, WAYS
 from trimtab.plan.pipelines import ranks_of_stages
 
 _STORED = {1: "states", 2: "grads, states", 3: "params, grads, states"}
@@ -67,13 +68,51 @@ def _statements(question: Question, layout: Layout) -> Iterator[tuple[str, str]]
         yield from _placed(question, layout)
     if layout.store:
         yield from _stored(layout, replicas)
-    if layout.recompute_quarters:
+    if layout.recompute:
+        yield from _again(layout)
+    elif layout.recompute_quarters:
         again = layout.recompute_quarters
         where = "" if again == 4 else f" WHERE layer % 4 < {again}"
         yield (
             f"RECOMPUTE activations{where}",
             "what is kept of activations would not fit, or costs more elsewhere",
         )
+
+
+def _again(layout: Layout) -> Iterator[tuple[str, str]]:
+    """What each layer computes again."""
+    for way in range(1, len(WAYS)):
+        layers = [layer for layer, own in enumerate(layout.recompute) if own == way]
+        if layers:
+            condition = f" AND {CONDITIONS[way]}" if CONDITIONS[way] else ""
+            counted = f"{len(layers)} layer{'s' if len(layers) > 1 else ''}"
+            yield (
+                f"RECOMPUTE activations WHERE {_layers(layers)}{condition}",
+                f"{WAYS[way]} of {counted}: what fits with the least time",
+            )
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    """A condition that holds for these layers.
+
+    >>> _layers([0, 1, 2]), _layers([4]), _layers([0, 1, 6, 7])
+    ('layer < 3', 'layer = 4', '(layer < 2 OR layer BETWEEN 6 AND 7)')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [
+        f"layer < {run[-1] + 1}"
+        if run[0] == 0
+        else f"layer = {run[0]}"
+        if len(run) == 1
+        else f"layer BETWEEN {run[0]} AND {run[-1]}"
+        for run in runs
+    ]
+    return said[0] if len(said) == 1 else f"({' OR '.join(said)})"
 
 
 def _placed(question: Question, layout: Layout) -> Iterator[tuple[str, str]]:

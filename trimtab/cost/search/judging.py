@@ -1,6 +1,7 @@
 """What a layout's pipeline takes by its actions, one by one, where the closed form only bounds them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,12 +15,27 @@ MOST_ACTIONS = 400_000
 """Of all ranks: a longer pipeline keeps its closed form, whose error falls with the number of microbatches."""
 
 
-def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
-    """Seconds of a step, with the pipeline simulated action by action."""
+def judged_step_s(
+    question: Question, layout: Layout, time: Values, stage_again_s: Sequence[float] = ()
+) -> float:
+    """Seconds of a step, with the pipeline simulated action by action.
+
+    Args:
+        question: That the layout answers.
+        layout: Any of the space, or one whose layers have ways of their own.
+        time: Constants of the closed forms of time.
+        stage_again_s: By stage, what these ways take for one microbatch.
+    """
+    if layout.recompute:
+        layout = replace(layout, recompute=(), recompute_quarters=0)
     times = _times(question, layout, time)
     total = float(np.ravel(times.total_s)[0])
+    late = 1 + float(np.ravel(times.straggling_s / (times.total_s - times.straggling_s))[0])
     if layout.pipeline == 1:
-        return total
+        return (
+            total
+            + sum(stage_again_s) * float(np.ravel(priced_cases(question, layout).microbatches)[0]) * late
+        )
     stages = layout.pipeline * layout.pieces
     runs = question.batch // (question.shares or layout.data) // layout.microbatch
     if 3 * stages * runs > MOST_ACTIONS:
@@ -47,8 +63,10 @@ def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
                 for count, each, last in zip(held, forward, is_last, strict=True)
             ),
             backward_input_s=tuple(
-                count * (each - own) + head / 3 * last + host
-                for count, each, own, last in zip(held, backward, weight, is_last, strict=True)
+                count * (each - own) + again + head / 3 * last + host
+                for count, each, own, again, last in zip(
+                    held, backward, weight, stage_again_s or (0.0,) * stages, is_last, strict=True
+                )
             ),
             backward_weight_s=tuple(
                 count * own + head / 3 * last for count, own, last in zip(held, weight, is_last, strict=True)
@@ -63,7 +81,6 @@ def judged_step_s(question: Question, layout: Layout, time: Values) -> float:
         one(getattr(times, name))
         for name in ("compute_s", "recompute_s", "collectives_s", "hops_s", "bubble_s")
     ) + runs * flushes * one(time["microbatch_s"])
-    late = 1 + one(times.straggling_s) / (total - one(times.straggling_s))
     return total + (timeline.makespan_s * flushes - passes) * late
 
 
