@@ -5,29 +5,20 @@ of that bound, until the bound is no better than what is known.
 """
 
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log
+from math import ceil
 from operator import itemgetter
 
 import numpy as np
 
 from trimtab.catalog import Cluster
-from trimtab.cost.closed_form import (
-    Cases,
-    LayerBytes,
-    LayerTimes,
-    Values,
-    kept_microbatches,
-    layer_bytes,
-    layer_times,
-    logit_bytes,
-    peak_memory,
-)
+from trimtab.cost.closed_form import Values
 from trimtab.cost.search.again import Alike, Chosen, Way, least_time
-from trimtab.cost.search.finding import Candidate, Findings, price_of_layout
+from trimtab.cost.search.finding import Candidate, Findings
+from trimtab.cost.search.plain_layouts import Plain, plain_layouts
 from trimtab.cost.search.pricing import SECONDS_PER_HOUR, Limits, Objective, Verdict
-from trimtab.cost.search.space import Layout, Question, priced_cases
+from trimtab.cost.search.space import Layout, Question
 from trimtab.cost.search.ways import Share, shares_of_ways
 from trimtab.cost.search.words import ALL
 from trimtab.plan.pipelines import StageSchedule, ranks_of_stages
@@ -92,16 +83,21 @@ def refined(
         return candidate.step_s * candidate.layout.devices / SECONDS_PER_HOUR
 
     shares = _Shares(question, cluster)
+    plain = plain_layouts(
+        question, [layout for _, layout in findings.tight[:MOST_REFINED]], time=time, memory=memory
+    )
     best = [(value(found), found) for found in findings.best]
     tried, is_exact = 0, len(findings.tight) < findings.kept_tight
-    for bound, layout in findings.tight:
+    for bound, _ in findings.tight:
         first = best[0][0] if best else np.inf
         worst = best[keep - 1][0] if len(best) >= keep else np.inf
         if bound >= min(worst, first * JUDGED_APART) or tried == MOST_REFINED:
             is_exact = bound >= first
             break
+        fine = _refined(
+            question, limits, plain[tried], shares.of, most=min(worst, first * JUDGED_APART) / bound
+        )
         tried += 1
-        fine = refined_layout(question, limits, layout, shares.of, time=time, memory=memory)
         if fine is not None and fine.verdict is Verdict.FEASIBLE:
             insort(best, (value(fine), fine), key=itemgetter(0))
     curve = {found.layout.devices: found for found in findings.curve}
@@ -142,7 +138,7 @@ def refined_layout(
     question: Question,
     limits: Limits,
     layout: Layout,
-    shares: "SharesOf",
+    shares: SharesOf,
     *,
     time: Values,
     memory: Values,
@@ -157,23 +153,34 @@ def refined_layout(
         time: Constants of the closed forms of time.
         memory: Those of memory.
     """
-    stages = layout.pipeline * layout.pieces
-    layers = question.network.layers
-    if layers % stages or layout.first_layers:
+    (plain,) = plain_layouts(question, [layout], time=time, memory=memory)
+    return _refined(question, limits, plain, shares, most=np.inf)
+
+
+def _refined(
+    question: Question, limits: Limits, plain: Plain, shares: SharesOf, *, most: float
+) -> Candidate | None:
+    """As ``refined_layout``; None, too, where a step is sure to take ``most`` times that of the plain layout."""
+    layout, layers = plain.layout, question.network.layers
+    if layers % (layout.pipeline * layout.pieces) or layout.first_layers:
         return None
     windows = {question.network.window_of(layer) for layer in range(layers)}
     of_window = {window: shares(layout, window) for window in windows}
     if not all(of_window.values()):
         return None
-    ranks = _ranks(question, limits, layout, of_window, time, memory)
     known: dict[object, tuple[float, Chosen] | None] = {}
+    ranks: list[_Rank] = []
     chosen: list[_Choice] = []
-    for rank in ranks:
+    for rank in _ranks(question, limits, plain, of_window):
         least = _of_rank(rank, known)
         if least is None:
             return None
+        ranks.append(rank)
         chosen.append(least)
-    return _candidate(question, limits, layout, ranks, chosen, time, memory)
+        slower = rank.plain_s + sum(least.seconds_of.values()) - plain.slowest_s
+        if plain.step_s + plain.runs * slower * plain.late >= most * plain.step_s:
+            return None
+    return _candidate(question, limits, plain, ranks, chosen)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,6 +189,7 @@ class _Rank:
 
     Args:
         layers: By window, in order.
+        plain_s: Of a microbatch, with nothing computed again.
         ways: By window: numbers, and what they take and keep.
         room_bytes: For activations, working memory left out.
         other_bytes: Logits.
@@ -189,6 +197,7 @@ class _Rank:
     """
 
     layers: Mapping[int | None, tuple[int, ...]]
+    plain_s: float
     ways: Mapping[int | None, tuple[tuple[int, ...], tuple[Way, ...]]]
     room_bytes: float
     other_bytes: float
@@ -205,64 +214,53 @@ class _Choice:
 
 
 def _ranks(
-    question: Question,
-    limits: Limits,
-    layout: Layout,
-    shares: Mapping[int | None, tuple[Share, ...]],
-    time: Values,
-    memory: Values,
-) -> list[_Rank]:
-    none, whole = _cases(question, layout)
-    again = layer_times(whole, time)
-    held, bytes_of = peak_memory(none, memory), layer_bytes(none, memory)
+    question: Question, limits: Limits, plain: Plain, shares: Mapping[int | None, tuple[Share, ...]]
+) -> Iterator[_Rank]:
+    layout, layers = plain.layout, question.network.layers
     room = question.fabric.memory_bytes * (1 - limits.headroom)
-    for_activations = (room - _one(held.overhead_bytes)) / _one(held.fragmentation) - _one(
-        held.state_bytes + held.gathered_bytes
+    for_activations = (
+        (room - plain.overhead_bytes) / plain.fragmentation - plain.state_bytes - plain.gathered_bytes
     )
-    layers, pieces = question.network.layers, layout.pieces
-    places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=pieces)
+    places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
     count = layers // len(places)
-    logits = _one(logit_bytes(none, memory))
-    found = []
     for rank in range(layout.pipeline):
-        flight = _flight(none, layout, rank)
-        own = [layer for layer in range(layers) if places[layer // count] == rank]
+        flight = _flight(plain, rank)
         by_window: dict[int | None, tuple[int, ...]] = {}
-        for layer in own:
-            window = question.network.window_of(layer)
-            by_window[window] = (*by_window.get(window, ()), layer)
-        found.append(
-            _Rank(
-                layers=by_window,
-                ways={
-                    window: (
-                        tuple(share.way for share in shares[window]),
-                        tuple(_way(share, again, bytes_of, flight) for share in shares[window]),
-                    )
-                    for window in by_window
-                },
-                room_bytes=for_activations,
-                other_bytes=logits if places[-1] == rank else 0.0,
-                working_bytes=_one(bytes_of.working_bytes),
-            )
+        for layer in range(layers):
+            if places[layer // count] == rank:
+                window = question.network.window_of(layer)
+                by_window[window] = (*by_window.get(window, ()), layer)
+        has_head = places[-1] == rank
+        yield _Rank(
+            layers=by_window,
+            plain_s=layers / layout.pipeline * plain.layer_s + plain.head_s * has_head,
+            ways={
+                window: (
+                    tuple(share.way for share in shares[window]),
+                    tuple(_way(share, plain, flight) for share in shares[window]),
+                )
+                for window in by_window
+            },
+            room_bytes=for_activations,
+            other_bytes=plain.logit_bytes * has_head,
+            working_bytes=plain.working_bytes,
         )
-    return found
 
 
-def _way(share: Share, again: LayerTimes, layer: LayerBytes, flight: float) -> Way:
-    most, least = _one(layer.kept_bytes), _one(layer.border_bytes)
+def _way(share: Share, plain: Plain, flight: float) -> Way:
+    saved = plain.kept_bytes - plain.border_bytes
     return Way(
-        seconds=share.compute * _one(again.again_s) + share.wait * _one(again.again_wait_s),
-        kept_bytes=ceil(flight * (least + (most - least) * share.kept)),
+        seconds=share.compute * plain.again_s + share.wait * plain.again_wait_s,
+        kept_bytes=ceil(flight * (plain.border_bytes + saved * share.kept)),
     )
 
 
-def _flight(cases: Cases, layout: Layout, rank: int) -> float:
+def _flight(plain: Plain, rank: int) -> float:
     """Microbatches that a rank keeps at once: with one stage a rank later ones begin their backward passes sooner."""
-    first = _one(kept_microbatches(cases))
+    layout = plain.layout
     if layout.schedule is StageSchedule.ONE_F_ONE_B and layout.pipeline > 1:
-        return min(_one(cases.microbatches / cases.flushes), layout.pipeline - rank)
-    return first
+        return min(plain.in_flush, layout.pipeline - rank)
+    return plain.first_kept
 
 
 def _of_rank(rank: _Rank, known: dict[object, tuple[float, Chosen] | None]) -> _Choice | None:
@@ -305,44 +303,28 @@ def _kept_if(ways: tuple[tuple[int, ...], tuple[Way, ...]], number: int) -> int:
 
 
 def _candidate(
-    question: Question,
-    limits: Limits,
-    layout: Layout,
-    ranks: Sequence[_Rank],
-    chosen: Sequence[_Choice],
-    time: Values,
-    memory: Values,
+    question: Question, limits: Limits, plain: Plain, ranks: Sequence[_Rank], chosen: Sequence[_Choice]
 ) -> Candidate:
-    none, _ = _cases(question, layout)
-    layer = layer_times(none, time)
-    plain = price_of_layout(question, limits, layout, time=time, memory=memory)
-    each_s, head_s = _one(layer.layer_s), _one(layer.head_s)
+    layout = plain.layout
     places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
     added = [sum(choice.seconds_of.values()) for choice in chosen]
-    before = [
-        sum(map(len, rank.layers.values())) * each_s + head_s * (places[-1] == number)
-        for number, rank in enumerate(ranks)
-    ]
-    after = [old + more for old, more in zip(before, added, strict=True)]
-    runs, mean = _one(none.microbatches), sum(added) / len(added)
-    slower = max(after) - max(before)
-    fill = _one(none.flushes * none.fill * (none.pipeline - 1) / none.virtual) * mean
-    late = 1 + _one(time["straggling"]) * log(layout.devices)
-    longer = runs * slower + fill
+    slowest = max(rank.plain_s + more for rank, more in zip(ranks, added, strict=True))
+    slower, mean = slowest - plain.slowest_s, sum(added) / len(added)
+    longer = plain.runs * slower + plain.fill * mean
     parts = dict(plain.parts)
-    parts["recompute_s"] += runs * mean
-    parts["bubble_s"] += runs * (slower - mean) + fill
-    parts["straggling_s"] += longer * (late - 1)
-    step_s = plain.step_s + longer * late
-    held = peak_memory(none, memory)
+    parts["recompute_s"] += plain.runs * mean
+    parts["bubble_s"] += plain.runs * (slower - mean) + plain.fill * mean
+    parts["straggling_s"] += longer * (plain.late - 1)
+    step_s = plain.step_s + longer * plain.late
     activations = max(choice.kept_bytes for choice in chosen)
-    used = _one(held.state_bytes + held.gathered_bytes) + activations
-    needed = used * _one(held.fragmentation) + _one(held.overhead_bytes)
+    used = plain.state_bytes + plain.gathered_bytes + activations
+    needed = used * plain.fragmentation + plain.overhead_bytes
     way_of = {layer: way for choice in chosen for layer, way in choice.way_of.items()}
     recompute = tuple(way_of[layer] for layer in range(question.network.layers))
     seconds_of = {layer: seconds for choice in chosen for layer, seconds in choice.seconds_of.items()}
     count = question.network.layers // len(places)
-    usd = None if plain.usd_per_step is None else plain.usd_per_step * step_s / plain.step_s
+    hourly = limits.usd_per_device_hour
+    usd = None if hourly is None else step_s * layout.devices * hourly / SECONDS_PER_HOUR
     room = question.fabric.memory_bytes * (1 - limits.headroom)
     return Candidate(
         # Beside others it is compared as the quarters that it is nearest to.
@@ -351,11 +333,11 @@ def _candidate(
         parts=parts,
         memory_bytes=needed,
         memory_parts={
-            "state_bytes": _one(held.state_bytes),
-            "gathered_bytes": _one(held.gathered_bytes),
+            "state_bytes": plain.state_bytes,
+            "gathered_bytes": plain.gathered_bytes,
             "activation_bytes": activations,
-            "fragmentation_bytes": used * (_one(held.fragmentation) - 1),
-            "overhead_bytes": _one(held.overhead_bytes),
+            "fragmentation_bytes": used * (plain.fragmentation - 1),
+            "overhead_bytes": plain.overhead_bytes,
         },
         usd_per_step=usd,
         verdict=_verdict(limits, step_s, usd),
@@ -378,16 +360,3 @@ def _verdict(limits: Limits, step_s: float, usd: float | None) -> Verdict:
 
 def _quarters(recompute: Sequence[int]) -> int:
     return round(4 * sum(way == ALL for way in recompute) / len(recompute))
-
-
-def _cases(question: Question, layout: Layout) -> tuple[Cases, Cases]:
-    """With nothing computed again, and with everything."""
-    none, whole = (
-        priced_cases(question, replace(layout, recompute=(), recompute_quarters=quarters))
-        for quarters in (0, 4)
-    )
-    return none, whole
-
-
-def _one(figure: object) -> float:
-    return float(np.ravel(np.asarray(figure))[0])
