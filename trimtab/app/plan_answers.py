@@ -45,6 +45,8 @@ from trimtab.cost.search import (
     Pool,
     Question,
     Refined,
+    SumTime,
+    better_sum,
     compare,
     fabric_of,
     fabric_of_probe,
@@ -59,6 +61,7 @@ from trimtab.cost.search import (
     refined,
     settings_of,
     strong_and_weak,
+    sum_times,
 )
 from trimtab.spec import LoadedJob, StrategyError, parse_strategy
 from trimtab.terms import InputError, OnLoss, nearest_name
@@ -119,6 +122,7 @@ class Strategy:
         settings: Keys of the job that go with them.
         mfu: Useful FLOPs over the declared peak, by the convention of attention.
         refusal: Why it cannot be compiled; empty if it can.
+        sums: Of the first one: every way to sum gradients, the shortest first, as ``explain`` counts them.
     """
 
     candidate: Candidate
@@ -130,6 +134,7 @@ class Strategy:
     settings: Mapping[str, int | str]
     mfu: Mapping[FlopConvention, float]
     refusal: str
+    sums: tuple[SumTime, ...] = ()
 
     @property
     def usd_per_step(self) -> float | None:
@@ -232,7 +237,8 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     )
     fine = search.refined(findings, asked.objective)
     findings = replace(findings, best=fine.best, curve=fine.curve)
-    strategies, best = search.best_of(findings.best, asked.objective, asked.top)
+    strategies, best = search.best_of(fine.best, asked.objective, asked.top)
+    strategies = tuple(search.summed(found) for found in strategies[:1]) + strategies[1:]
     alone = tuple(search.alone(pool, asked) for pool in question.pools)
     return Answer(
         loaded=loaded,
@@ -448,6 +454,20 @@ class _Search:
             if len(strategies) == top:
                 break
         return tuple(strategies), best
+
+    def summed(self, strategy: Strategy) -> Strategy:
+        """The same with the shortest sums of gradients, if they save enough of a step and can be compiled."""
+        candidate = strategy.candidate
+        layout = candidate.layout
+        sums = sum_times(self.question, layout, self.cluster, shares=self._shares(layout))
+        better = better_sum(sums, strategy.step_s)
+        if better is not None:
+            changed = replace(layout, reduce=better.clause)
+            if not self._refusal(changed):
+                formulas = formulas_of(self.question, changed)
+                candidate = replace(candidate, layout=changed)
+                return replace(strategy, candidate=candidate, formulas=formulas, sums=sums)
+        return replace(strategy, sums=sums)
 
     def alone(self, pool: Pool, asked: Asked) -> PoolAlone:
         """The best on one kind of devices: as many as were asked for and there are, on the same links."""

@@ -1,12 +1,12 @@
 """What ``plan`` found, as people read it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trimtab.app.mixture_text import mixture_lines
 from trimtab.app.plan_answers import Answer, Strategy
 from trimtab.app.plan_words import degrees
 from trimtab.catalog import FlopConvention
-from trimtab.cost.search import Growing, Largest, Question, Verdict
+from trimtab.cost.search import Growing, Largest, Question, SumTime, Verdict
 from trimtab.terms import format_bytes, format_seconds
 
 _PARTS = {
@@ -74,8 +74,22 @@ def _strategy_lines(number: int, strategy: Strategy) -> Iterator[str]:
     total = sum(candidate.parts.values())
     shares = sorted(candidate.parts.items(), key=lambda part: -part[1])
     yield "   " + ", ".join(f"{_PARTS[name]} {seconds / total:.0%}" for name, seconds in shares[:4])
+    if strategy.candidate.layout.reduce:
+        yield f"   sums of gradients, waited for: {_sums(strategy.sums)}"
     yield from (f"     {line}" for line in strategy.formulas.splitlines())
     yield "   " + " ".join(f"--set {key}={value}" for key, value in strategy.settings.items())
+
+
+def _sums(sums: Sequence[SumTime]) -> str:
+    """The shortest of each route, then what holds by default."""
+    shortest: dict[str, SumTime] = {}
+    for found in sums:
+        shortest.setdefault(found.route, found)
+    default = [found for found in sums if (found.route, found.bucket) == ("native", "")]
+    return ", ".join(
+        f"{found.route}{f' in {found.bucket}' if found.bucket else ''} {format_seconds(found.exposed_s)}"
+        for found in dict.fromkeys([*shortest.values(), *default])
+    )
 
 
 def _curve(answer: Answer) -> Iterator[str]:

@@ -113,6 +113,15 @@ def _strategy(strategy: Strategy) -> dict[str, Any]:
         "settings": dict(strategy.settings),
         "mfu": {convention.value: share for convention, share in strategy.mfu.items()},
         "refusal": strategy.refusal,
+        "sums": [
+            {
+                "route": found.route,
+                "bucket": found.bucket or None,
+                "exposed_s": found.exposed_s,
+                "hidden_s": found.hidden_s,
+            }
+            for found in strategy.sums
+        ],
         "beside_best": {
             "ratio": comparison.ratio,
             "low": comparison.low,

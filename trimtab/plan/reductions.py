@@ -12,6 +12,10 @@ _SUMS = (OperatorKind.ALL_REDUCE, OperatorKind.REDUCE_SCATTER)
 _ALL_GROUPS: Mapping[tuple[int, ...], Reduction] = {(): Reduction()}
 
 
+SUM_OF_GRADIENTS = "sum of gradients"
+"""Why a collective of the update is there that adds up gradients over ranks."""
+
+
 def apply_reductions(
     operators: Iterable[Operator], parameter: Parameter, bound: Bound, builder: BlockBuilder
 ) -> list[Operator]:
@@ -69,7 +73,7 @@ def _with(
     others = tuple((groups, transfer) for groups, transfer in transfers.items() if groups != main)
     lines = tuple(reductions[groups].line for groups, _ in others)
     line = reductions[main].line or bound.data_line(axes[0]) or operator.because.line
-    because = Because(reason="sum of gradients", line=line)
+    because = Because(reason=SUM_OF_GRADIENTS, line=line)
     return replace(operator, transfer=transfers[main], variants=others, variant_lines=lines, because=because)
 
 

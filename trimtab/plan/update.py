@@ -14,7 +14,7 @@ from trimtab.plan.forward import COMPUTED
 from trimtab.plan.physical import HEAD, Pipeline, Update
 from trimtab.plan.placements import PARTIAL, REPLICATED, VARYING, Placement, PlacementKind, Placements
 from trimtab.plan.program import Because, Block, Operator, OperatorKind, Parameter, Transfer
-from trimtab.plan.reductions import apply_reductions
+from trimtab.plan.reductions import SUM_OF_GRADIENTS, apply_reductions
 from trimtab.plan.tables import Table
 from trimtab.plan.training import Training
 from trimtab.plan.transitions import Step
@@ -279,7 +279,7 @@ class _Updater:
         return summed
 
     def _why(self, step: Step) -> Because:
-        return Because(reason="sum of gradients", line=self._bound.data_line(step.axes[0]))
+        return Because(reason=SUM_OF_GRADIENTS, line=self._bound.data_line(step.axes[0]))
 
     def _tied(self, parameter: Parameter, names: Sequence[str]) -> str:
         """Both uses of a tied matrix, added."""

@@ -15,6 +15,7 @@ from trimtab.cost.search.plans import plan_of
 from trimtab.cost.search.pricing import Limits, Objective, Verdict
 from trimtab.cost.search.reasons import Comparison, compare
 from trimtab.cost.search.refining import Refined, refined
+from trimtab.cost.search.routes import SumTime, better_sum, sum_times
 from trimtab.cost.search.space import Layout, Question, priced_cases
 from trimtab.cost.search.words import WAYS
 
@@ -34,7 +35,9 @@ __all__ = [
     "Question",
     "Refined",
     "SpaceError",
+    "SumTime",
     "Verdict",
+    "better_sum",
     "compare",
     "fabric_of",
     "fabric_of_probe",
@@ -49,4 +52,5 @@ __all__ = [
     "refined",
     "settings_of",
     "strong_and_weak",
+    "sum_times",
 ]

@@ -68,6 +68,12 @@ def _statements(question: Question, layout: Layout) -> Iterator[tuple[str, str]]
         yield from _placed(question, layout)
     if layout.store:
         yield from _stored(layout, replicas)
+    if layout.reduce:
+        summed = [name for name, size in (("dp", replicas), ("cp", layout.context)) if size > 1]
+        yield (
+            f"REDUCE grads OVER {', '.join(summed)} {layout.reduce}",
+            "shorter than by default, as explain counts it",
+        )
     if layout.recompute:
         yield from _again(layout)
     elif layout.recompute_quarters:

@@ -58,7 +58,8 @@ class Layout:
         microbatch: Samples.
         store: 0 nothing in pieces, 1 states, 2 gradients too, 3 parameters too.
         recompute_quarters: Of four layers so many are computed again.
-        recompute: The way of each layer, by ``ways.WAYS``, in place of quarters; empty: quarters hold.
+        recompute: The way of each layer, by ``words.WAYS``, in place of quarters; empty: quarters hold.
+        reduce: How gradients are summed, where not by default: ``USING tree BUCKET 25MB``.
         sequence_parallel: Whether norms and residuals are split over the tensor axis.
         first_layers: That the stages on the first of two pools hold together; 0: stages are as even as they can be.
         head_layers: Where they are not even, of the rank of the pipeline that has the head too.
@@ -78,6 +79,7 @@ class Layout:
     first_layers: int = 0
     head_layers: int = 0
     recompute: tuple[int, ...] = ()
+    reduce: str = ""
 
     @property
     def data(self) -> int:
@@ -194,7 +196,7 @@ def priced_cases(question: Question, layout: Layout) -> Cases:
 
 
 def columns_of(layout: Layout) -> dict[str, np.ndarray]:
-    """One layout as columns of length 1; ways of single layers stand in none."""
+    """One layout as columns of length 1; ways of single layers and of sums stand in none."""
     return {
         field.name: np.asarray(
             [
@@ -204,7 +206,7 @@ def columns_of(layout: Layout) -> dict[str, np.ndarray]:
             ]
         )
         for field in fields(Layout)
-        if field.name != "recompute"
+        if field.name not in ("recompute", "reduce")
     }
 
 
