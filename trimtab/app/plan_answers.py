@@ -230,7 +230,13 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
     time, memory, stack = constants(asked.measured, probe)
     findings = find(
-        question, limits, time=time.values, memory=memory.values, objective=asked.objective, keep=_MOST_SHOWN
+        question,
+        limits,
+        time=time.values,
+        memory=memory.values,
+        objective=asked.objective,
+        keep=2 * JUDGED,
+        keep_others=_MOST_SHOWN,
     )
     search = _Search(
         loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
@@ -481,7 +487,8 @@ class _Search:
             time=self.time.values,
             memory=self.memory.values,
             objective=asked.objective,
-            keep=JUDGED,
+            keep=2 * JUDGED,
+            keep_others=_MOST_SHOWN,
         )
         search = replace(self, cluster=pool.cluster, question=question, limits=limits)
         fine = search.refined(findings, asked.objective)

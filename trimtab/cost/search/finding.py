@@ -73,6 +73,7 @@ def find(
     memory: Values,
     objective: Objective = Objective.TIME,
     keep: int = 64,
+    keep_others: int | None = None,
 ) -> Findings:
     """Price every layout, those over two kinds of devices among them.
 
@@ -82,11 +83,13 @@ def find(
         time: Constants of the closed forms of time.
         memory: Those of memory.
         objective: By which the best are ordered.
-        keep: How many of the best, and of the nearest.
+        keep: How many of the best.
+        keep_others: How many of the nearest and of those that fit if something is computed again; as many if None.
     """
     counts: Counter[Verdict] = Counter()
     evaluated = 0
-    best, near, front, tight = _Kept(keep), _Kept(keep), _Front(), _Kept(keep)
+    others = keep if keep_others is None else keep_others
+    best, near, front, tight = _Kept(keep), _Kept(others), _Front(), _Kept(others)
     uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
     for columns in chain(_uncut(question), uneven):
         priced = price(question, limits, columns, time=time, memory=memory)
@@ -113,7 +116,7 @@ def find(
         curve=candidates(front.fastest()),
         nearest=() if len(best.values) else candidates(near.layouts()),
         tight=tuple(zip(tight.values.tolist(), tight.layouts(), strict=True)),
-        kept_tight=keep,
+        kept_tight=others,
     )
 
 
