@@ -217,6 +217,21 @@ def test_a_search_takes_less_time_than_with_quarters(question: QuestionMaker, va
     plan_of(asked, found.best[0].layout, cluster("64xA100"), shares=found.best[0].layout.data)
 
 
+def test_stages_that_are_not_even_are_left_and_said_to_be(question: QuestionMaker, values: Constants) -> None:
+    """What would be faster by its bound, and has no choice worked out, is not called excluded."""
+    asked = question(network="gpt2-124m", sequence=1024, batch=16, devices=(8,))
+    findings = find(asked, Limits(), time=values[0], memory=values[1])
+    best_s = findings.best[0].step_s
+    for pipeline, bound, is_exact in (
+        (8, 0.9 * best_s, False),
+        (4, 0.9 * best_s, True),
+        (8, 1.01 * best_s, True),
+    ):
+        left = replace(findings, tight=((bound, Layout(devices=8, pipeline=pipeline)),))
+        found = refined(asked, Limits(), left, cluster("64xA100"), time=values[0], memory=values[1])
+        assert found.is_exact is is_exact, pipeline
+
+
 def test_nothing_is_refined_where_memory_is_plenty(question: QuestionMaker, values: Constants) -> None:
     asked = question(network="gpt2-124m", sequence=1024, batch=16, devices=(2,))
     findings = find(asked, Limits(), time=values[0], memory=values[1])

@@ -42,7 +42,8 @@ class Refined:
         best: The feasible layouts with the least time (or dollars), refined ones among them, in order.
         curve: The best one for each number of devices.
         tried: How many choices were worked out.
-        is_exact: Whether no layout was left whose bound is better than the first of the best.
+        is_exact: Whether no layout was left whose bound is better than the first of the best; those whose stages are not
+            even are left.
     """
 
     best: tuple[Candidate, ...]
@@ -88,7 +89,8 @@ def refined(
     )
     best = [(value(found), found) for found in findings.best]
     tried, is_exact = 0, len(findings.tight) < findings.kept_tight
-    for bound, _ in findings.tight:
+    left = np.inf
+    for bound, layout in findings.tight:
         first = best[0][0] if best else np.inf
         worst = best[keep - 1][0] if len(best) >= keep else np.inf
         if bound >= min(worst, first * JUDGED_APART) or tried == MOST_REFINED:
@@ -98,6 +100,8 @@ def refined(
             question, limits, plain[tried], shares.of, most=min(worst, first * JUDGED_APART) / bound
         )
         tried += 1
+        if not _is_even(question, layout):
+            left = min(left, bound)
         if fine is not None and fine.verdict is Verdict.FEASIBLE:
             insort(best, (value(fine), fine), key=itemgetter(0))
     curve = {found.layout.devices: found for found in findings.curve}
@@ -109,7 +113,7 @@ def refined(
         best=tuple(found for _, found in best),
         curve=tuple(found for _, found in sorted(curve.items())),
         tried=tried,
-        is_exact=is_exact,
+        is_exact=is_exact and not (best and left < best[0][0]),
     )
 
 
@@ -162,7 +166,7 @@ def _refined(
 ) -> Candidate | None:
     """As ``refined_layout``; None, too, where a step is sure to take ``most`` times that of the plain layout."""
     layout, layers = plain.layout, question.network.layers
-    if layers % (layout.pipeline * layout.pieces) or layout.first_layers:
+    if not _is_even(question, layout):
         return None
     windows = {question.network.window_of(layer) for layer in range(layers)}
     of_window = {window: shares(layout, window) for window in windows}
@@ -181,6 +185,11 @@ def _refined(
         if plain.step_s + plain.runs * slower * plain.late >= most * plain.step_s:
             return None
     return _candidate(question, limits, plain, ranks, chosen)
+
+
+def _is_even(question: Question, layout: Layout) -> bool:
+    """Whether every stage holds as many layers: which layers those are is plain then."""
+    return question.network.layers % (layout.pipeline * layout.pieces) == 0 and not layout.first_layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
