@@ -252,6 +252,25 @@ def explain(
 
 
 @app.command()
+def tune(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="JOB | STUDY", help="The job file; or the folder of a study to go on with."),
+    ],
+    space: Annotated[
+        Path | None,
+        typer.Option("--space", metavar="FILE", help="What may vary, and what it may cost, as YAML."),
+    ] = None,
+    overrides: Overrides = None,
+    is_json: AsJson = False,
+) -> int:
+    """Find by short real runs what only they can tell, within a budget."""
+    from trimtab.app.tuning.verb import tune
+
+    return tune(target, space, overrides or (), is_json=is_json)
+
+
+@app.command()
 def plan(
     job: JobFile,
     overrides: Overrides = None,

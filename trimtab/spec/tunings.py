@@ -125,10 +125,11 @@ class Tuning(Card):
     """How long a trial is. Default: 30 steps."""
     budget: TuningLimits = TuningLimits()
     """What all trials together may cost. Default: 20 trials."""
-    prune: Annotated[Pruning | Literal["off"], Takes("off, or a mapping such as {after_steps: 10}")] = (
-        Pruning()
-    )
-    """When a trial that is behind is ended. Default: after 10 steps and 4 trials, behind their median."""
+    prune: Annotated[
+        Pruning | Literal["off"] | None, Takes("off, or a mapping such as {after_steps: 10}")
+    ] = None
+    """When a trial that is behind is ended. Default: with one objective, after 10 steps and 4 trials, behind their
+    median; with several, never, for who is behind in one may be ahead in another."""
     confirm: NaturalInt = 3
     """Pairs of runs, the best one and the job as it is by turns, that the gain is taken from. Default: 3."""
     workers: PositiveInt = 1

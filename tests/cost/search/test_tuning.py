@@ -43,7 +43,9 @@ def searched(space: Space, *, trials: int, seed: int) -> list[Told]:
 def test_the_search_finds_what_random_search_does_not() -> None:
     """Real runs would be paid for, and chosen no better than by throwing dice."""
     best = min(bowl(point) for point in GRID.points())
-    found = [min(trial.values[0] for trial in searched(GRID, trials=24, seed=seed)) - best for seed in range(6)]
+    found = [
+        min(trial.values[0] for trial in searched(GRID, trials=24, seed=seed)) - best for seed in range(6)
+    ]
     points = list(GRID.points())
     drawn = [
         min(bowl(point) for point in random.Random(seed).sample(points, 24)) - best for seed in range(60)
@@ -112,9 +114,10 @@ def test_two_objectives_leave_a_front_and_not_a_point() -> None:
         told.append(Told(params=params, seen=Seen.DONE, values=(x**2, (x - 0.6) ** 2)))
     inside = [trial for trial in told[8:] if float(trial.params["x"]) <= 0.65]
     assert len(inside) >= 12, "beyond 0.6 both get worse"
-    assert max(float(trial.params["x"]) for trial in inside) - min(
-        float(trial.params["x"]) for trial in inside
-    ) > 0.3
+    assert (
+        max(float(trial.params["x"]) for trial in inside) - min(float(trial.params["x"]) for trial in inside)
+        > 0.3
+    )
 
 
 def test_who_is_at_work_somewhere_keeps_others_away() -> None:
@@ -138,10 +141,10 @@ def test_a_range_stays_inside_and_whole_ones_stay_whole(low: float, high: float,
 
 def test_a_trial_behind_the_median_is_ended_and_not_too_early() -> None:
     """A slow trial would cost as much as a good one; one judged by its first steps would be judged by their noise."""
-    finished = [{step: speed for step in range(5, 30)} for speed in (-100.0, -110.0, -90.0, -105.0)]
-    slow = {step: -50.0 for step in range(5, 12)}
+    finished = [dict.fromkeys(range(5, 30), speed) for speed in (-100.0, -110.0, -90.0, -105.0)]
+    slow = dict.fromkeys(range(5, 12), -50.0)
     assert is_behind(slow, finished, after_steps=10, after_trials=4)
     assert not is_behind(slow, finished, after_steps=15, after_trials=4)
     assert not is_behind(slow, finished[:3], after_steps=10, after_trials=4)
-    assert not is_behind({step: -108.0 for step in range(5, 12)}, finished, after_steps=10, after_trials=4)
+    assert not is_behind(dict.fromkeys(range(5, 12), -108.0), finished, after_steps=10, after_trials=4)
     assert not is_behind({}, finished, after_steps=10, after_trials=4)
