@@ -35,7 +35,7 @@ def test_a_whole_file_is_read() -> None:
     ("text", "place", "said"),
     [
         ("objectives: [tokens]\nknobs: []\n", "1:14", "Did you mean 'tokens_per_s'?"),
-        ("knobs: [{key: x, betwee: [1, 2]}]\n", "1:18", "Did you mean 'between'?"),
+        ("knobs: [{key: x, betwixt: [1, 2]}]\n", "1:18", "Did you mean 'between'?"),
         ("knobs: [{key: x}]\n", "1:9", "exactly one of values and between"),
         ("knobs: [{key: x, between: [3, 2]}]\n", "1:18", "from 3 to 2 there is nothing"),
         ("knobs: [{key: x, between: [0, 2], scale: log}]\n", "1:35", "a log scale has no place for 0"),
