@@ -157,7 +157,7 @@ def _drawn(panel: _Panel) -> Markup:
         parts.append(line(_LEFT, up.at(value), _WIDTH - _RIGHT, up.at(value), "#eeeeee"))
         parts.append(words(_LEFT - 6, up.at(value) + 3.5, f"{value:,.4g}", size=10, anchor="end"))
     for value in across.ticks() if not panel.names else range(len(panel.names)):
-        label = panel.names[int(value)][:14] if panel.names else f"{value:,.4g}"
+        label = _short(panel.names[int(value)]) if panel.names else f"{value:,.4g}"
         parts.append(words(across.at(value), _HEIGHT - _BOTTOM + 15, label, size=10, anchor="middle"))
     parts.append(words(_LEFT, _HEIGHT - _BOTTOM + 30, panel.foot[:46], size=10, color="#555555"))
     # The best stand above the others.
@@ -166,6 +166,11 @@ def _drawn(panel: _Panel) -> Markup:
         for point in sorted(panel.points, key=lambda point: point.color == _FRONT)
     ]
     return joined(parts)
+
+
+def _short(name: str) -> str:
+    """A name below its place: formulas differ at their ends."""
+    return name if len(name) <= 14 else f"…{name[-13:]}"
 
 
 class _Scale:
