@@ -215,6 +215,44 @@ def test_the_price_of_the_job_goes_before_the_catalog(cli, job):
     assert cli(*asked, "--price", "2").document["price_source"] == "--price"
 
 
+OWN = "as_of,provider,accelerator,usd_per_device_hour\n2026-07-01,our contract,A100-SXM-80GB,1.25\n"
+
+
+def test_prices_of_ones_own_go_before_the_catalog(cli, job, desk):
+    """They keep their date, and one that is old is said to be, with what to do about it."""
+    (desk / "own.csv").write_text(OWN)
+    asked = ("plan", "seven.yaml", "--devices", "8", "--top", "1", "--prices", "own.csv")
+    document = cli(*asked, "--json").document
+    assert document["usd_per_device_hour"] == 1.25
+    (offer,) = document["price_offers"]
+    assert (offer["provider"], offer["as_of"], offer["source"]) == ("our contract", "2026-07-01", "own.csv:2")
+    assert (offer["age_days"], offer["is_stale"]) == (152, True)
+    said = "the newest price of A100-SXM-80GB is of 2026-07-01, 152 days old (our contract; own.csv:2); say what you pay"
+    assert document["price_warning"].startswith(said)
+    assert f"  warning     {said}" in cli(*asked).out
+
+
+def test_a_price_is_warned_of_when_it_has_grown_old(cli, job, monkeypatch):
+    """The catalog of a release that is used for long."""
+    asked = ("plan", "seven.yaml", "--devices", "8", "--top", "1", "--json")
+    assert cli(*asked).document["price_warning"] == ""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1826040000")
+    document = cli(*asked).document
+    assert "is of 2026-11-09, 368 days old (RunPod-Secure; github " in document["price_warning"]
+    assert "orchestration.price_usd_per_device_hour" in document["price_warning"]
+    assert cli(*asked, "--price", "2").document["price_warning"] == ""
+
+
+def test_a_table_of_prices_with_mistakes_is_refused(cli, job, desk):
+    """With line, column and the nearest name; a file that is not there, by its name."""
+    (desk / "own.csv").write_text(OWN.replace("SXM-80GB", "SXM-8OGB"))
+    found = cli("plan", "seven.yaml", "--prices", "own.csv")
+    assert found.code == 2
+    assert "own.csv:2:25  accelerator is 'A100-SXM-8OGB'" in found.err
+    assert "Did you mean 'A100-SXM-80GB'?" in found.err
+    assert "gone.csv: cannot read prices" in cli("plan", "seven.yaml", "--prices", "gone.csv").err
+
+
 def test_what_the_job_says_of_shares_is_kept(cli, job):
     asked = ("plan", "seven.yaml", "--devices", "8", "--json", "--set")
     for said in ("off", "8"):

@@ -296,6 +296,10 @@ def plan(
         float | None,
         typer.Option("--price", metavar="USD", min=0.0, help="Of a device and hour; default: the catalog's."),
     ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Prices of your own, as CSV, before the catalog's."),
+    ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Strategies to show.")] = 3,
     other: Annotated[
         str | None,
@@ -346,6 +350,7 @@ def plan(
             ),
             objective=Objective.DOLLARS if is_cheapest else Objective.TIME,
             price=price,
+            prices=prices,
             top=top,
             other=other,
             measured=measured,

@@ -17,8 +17,10 @@ from trimtab.catalog import (
     FlopConvention,
     Machine,
     Probe,
+    read_prices,
     read_probe,
 )
+from trimtab.catalog import Price as Offer
 from trimtab.catalog import cluster as cluster_named
 from trimtab.cost.calibration import (
     Belief,
@@ -31,7 +33,7 @@ from trimtab.cost.calibration import (
     reported_bytes,
     step_seconds,
 )
-from trimtab.cost.estimates import PRICE_KEY, offered_price
+from trimtab.cost.estimates import PRICE_KEY, Price, offered_price
 from trimtab.cost.search import (
     Candidate,
     Comparison,
@@ -74,7 +76,9 @@ class Asked:
     Args:
         devices: Numbers of devices to look at, as written: ``64,128``; all of the cluster if None.
         limits: Without a price.
-        price: In dollars a device and hour; the catalog's newest offer if None.
+        price: In dollars a device and hour; None: the provider's, else the job's, else the newest offer.
+        provider: The only one whose offers count; None: all.
+        prices: A table of the user's own, which goes before the catalog; None for none.
         top: How many strategies to show.
         other: A layout to explain, as written: ``tp=8, pp=4``; None for none.
         measured: A file of measured runs of this stack; None for none.
@@ -89,6 +93,8 @@ class Asked:
     limits: Limits
     objective: Objective = Objective.TIME
     price: float | None = None
+    provider: str | None = None
+    prices: Path | None = None
     top: int = 5
     other: str | None = None
     measured: Path | None = None
@@ -131,7 +137,7 @@ class Answer:
     """What a search says.
 
     Args:
-        price_source: Who says what a device costs, and when; empty without a price.
+        price: Of a device, and who says so; None if nobody does.
         stack: What the constants were learned from.
         strategies: The best, in order.
         curve: The best for each number of devices.
@@ -144,7 +150,7 @@ class Answer:
     cluster: Cluster
     question: Question
     limits: Limits
-    price_source: str
+    price: Price | None
     stack: str
     findings: Findings
     strategies: tuple[Strategy, ...]
@@ -171,9 +177,11 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     probe = _probe(asked.probe)
     cluster = cluster_of(loaded) if probe is None else _cluster_of_probe(probe)
     question = question_of(loaded, cluster, asked.devices, probe)
-    price, price_source = _price(loaded, cluster, asked.price)
+    price = _price(loaded, cluster, asked)
     steps = loaded.job.train.steps
-    limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
+    limits = replace(
+        asked.limits, steps=steps, usd_per_device_hour=price.usd_per_device_hour if price else None
+    )
     time, memory, stack = constants(asked.measured, probe)
     findings = find(
         question, limits, time=time.values, memory=memory.values, objective=asked.objective, keep=_MOST_SHOWN
@@ -200,7 +208,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         cluster=cluster,
         question=question,
         limits=limits,
-        price_source=price_source,
+        price=price,
         stack=stack,
         findings=findings,
         strategies=tuple(strategies),
@@ -404,12 +412,31 @@ class _Search:
         return ""
 
 
-def _price(loaded: LoadedJob, cluster: Cluster, price: float | None) -> tuple[float | None, str]:
-    """Of a device and hour, and who says so: the question, else the job, else the newest offers."""
-    if price is not None:
-        return price, "--price"
+def _price(loaded: LoadedJob, cluster: Cluster, asked: Asked) -> Price | None:
+    """Of a device and hour: the question's, else its provider's, else the job's, else the newest offers.
+
+    Raises: InputError for a question with two answers, PricesError for a table with mistakes, UnknownNameError for a provider
+        without an offer.
+    """
+    if asked.price is not None:
+        if asked.provider is not None:
+            raise InputError(
+                f"--price {asked.price:g} and a cluster at {asked.provider} are two prices; keep one"
+            )
+        return Price(usd_per_device_hour=asked.price, source="--price")
+    own = _own_prices(asked.prices)
     written = loaded.job.orchestration.price_usd_per_device_hour
-    if written is not None:
-        return written, PRICE_KEY
-    offered = offered_price(node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices))
-    return (offered.usd_per_device_hour, offered.source) if offered else (None, "")
+    if written is not None and asked.provider is None:
+        return Price(usd_per_device_hour=written, source=PRICE_KEY)
+    kinds = [node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices)]
+    return offered_price(kinds, own=own, provider=asked.provider)
+
+
+def _own_prices(path: Path | None) -> Sequence[Offer]:
+    if path is None:
+        return ()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read prices: {error}") from error
+    return read_prices(text, source=str(path))

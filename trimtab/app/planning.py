@@ -1,13 +1,16 @@
 """The verb ``plan``: the best strategies for a job on some cards, as formulas, and why not others."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from datetime import date
 from typing import Any
 
+from trimtab.app.calendar import today
 from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document, write_output
 from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
 from trimtab.app.plan_text import plan_lines
+from trimtab.catalog import Price as Offer
 from trimtab.cost.search import Candidate, Largest
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode
@@ -21,6 +24,7 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     """
     if (asked.beside or asked.plot is not None) and asked.devices is None:
         asked = replace(asked, devices=EVERY)
+    day = today()
     answer = answer_of(path, overrides, asked)
     others = [
         answer_of(path, (*overrides, f"orchestration.cluster={name}"), replace(asked, other=None))
@@ -31,16 +35,21 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     if asked.out is not None and answer.strategies:
         write_output(asked.out, answer.strategies[0].formulas + "\n", what="the formulas")
     if asked.is_json:
-        print_document({**document_of(answer), "beside": [document_of(other) for other in others]})
+        print_document(
+            {
+                **document_of(answer, day=day),
+                "beside": [document_of(other, day=day) for other in others],
+            }
+        )
     else:
         for found in (answer, *others):
-            for line in plan_lines(found):
+            for line in plan_lines(found, today=day):
                 print(line)
     return ExitCode.DONE if answer.strategies else ExitCode.INFEASIBLE
 
 
-def document_of(answer: Answer) -> dict[str, Any]:
-    """As JSON can hold it."""
+def document_of(answer: Answer, *, day: date) -> dict[str, Any]:
+    """As JSON can hold it; prices have their age by then."""
     findings = answer.findings
     return {
         "run": answer.loaded.job.run,
@@ -49,7 +58,9 @@ def document_of(answer: Answer) -> dict[str, Any]:
         "devices": list(answer.question.devices),
         "learned_from": answer.stack,
         "usd_per_device_hour": answer.limits.usd_per_device_hour,
-        "price_source": answer.price_source,
+        "price_source": answer.price.source if answer.price else "",
+        "price_warning": answer.price.warning(day) if answer.price else "",
+        "price_offers": [_offer(offer, day) for offer in answer.price.offers] if answer.price else [],
         "headroom": answer.limits.headroom,
         "evaluated": findings.evaluated,
         "verdicts": {verdict.value: count for verdict, count in findings.verdicts.items()},
@@ -59,6 +70,15 @@ def document_of(answer: Answer) -> dict[str, Any]:
         "nearest": [_candidate(candidate) for candidate in findings.nearest],
         "why_not": _strategy(answer.other) if answer.other else None,
         "largest": _largest(answer.largest) if answer.largest else None,
+    }
+
+
+def _offer(offer: Offer, day: date) -> dict[str, Any]:
+    return {
+        **asdict(offer),
+        "kind": offer.kind.value,
+        "age_days": offer.age_days(day),
+        "is_stale": offer.is_stale(day),
     }
 
 
