@@ -276,7 +276,9 @@ def plan(
     overrides: Overrides = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="NAME", help="Where to train; default: the job's cluster."),
+        typer.Option(
+            "--cluster", metavar="NAME[@PROVIDER]", help="Where to train; default: the job's cluster."
+        ),
     ] = None,
     devices: Annotated[
         str | None,
@@ -317,7 +319,9 @@ def plan(
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option("--beside", metavar="NAME", help="Another cluster to compare with. Repeatable."),
+        typer.Option(
+            "--beside", metavar="NAME[@PROVIDER]", help="Another place to compare with. Repeatable."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -340,8 +344,9 @@ def plan(
 
     return plan_job(
         job,
-        [*(overrides or ()), *([f"orchestration.cluster={cluster}"] if cluster else ())],
+        overrides or (),
         Asked(
+            cluster=cluster,
             devices=devices,
             limits=Limits(
                 headroom=headroom,

@@ -48,7 +48,7 @@ def _picture(answers: Sequence[Answer]) -> str:
             )
         )
     notes = [
-        f"{answer.cluster.name}: ${answer.price.usd_per_device_hour:.2f} a device and hour, {answer.price.source}"
+        f"{answer.place}: ${answer.price.usd_per_device_hour:.2f} a device and hour, {answer.price.source}"
         for answer in answers
         if answer.price
     ]
@@ -67,7 +67,7 @@ def _panel(
         title=title,
         curves=[
             Curve(
-                name=answer.cluster.name,
+                name=answer.place,
                 points=[
                     Point(
                         devices=strategy.candidate.layout.devices,

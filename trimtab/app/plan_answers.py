@@ -74,6 +74,7 @@ class Asked:
     """What the command line asks for.
 
     Args:
+        cluster: Where, as written: ``512xH100@Lambda``; the job's cluster if None.
         devices: Numbers of devices to look at, as written: ``64,128``; all of the cluster if None.
         limits: Without a price.
         price: In dollars a device and hour; None: the provider's, else the job's, else the newest offer.
@@ -85,10 +86,11 @@ class Asked:
         probe: A file with a probe of this machine; None for none.
         out: Where to write the best one's formulas; nowhere if None.
         growing: What is to be as large as fits; None for nothing.
-        beside: Other clusters to compare with.
+        beside: Other places to compare with, written as the cluster.
         plot: Where to draw the curves; nowhere if None.
     """
 
+    cluster: str | None = None
     devices: str | None = None
     limits: Limits
     objective: Objective = Objective.TIME
@@ -137,7 +139,9 @@ class Answer:
     """What a search says.
 
     Args:
+        place: The cluster's name, and the provider's where one was named.
         price: Of a device, and who says so; None if nobody does.
+        time: Constants of time, which the steps were priced by.
         stack: What the constants were learned from.
         strategies: The best, in order.
         curve: The best for each number of devices.
@@ -150,7 +154,9 @@ class Answer:
     cluster: Cluster
     question: Question
     limits: Limits
+    place: str
     price: Price | None
+    time: Calibrated
     stack: str
     findings: Findings
     strategies: tuple[Strategy, ...]
@@ -163,6 +169,16 @@ class Answer:
 def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
     """The best strategies for a job file, whatever its own says."""
     return answer_for(read_job(path, (*overrides, *_WITHOUT_STRATEGY)), asked)
+
+
+def price_at(path: str, overrides: Sequence[str], asked: Asked) -> Price | None:
+    """What a device costs where ``answer_of`` would search.
+
+    Raises: As ``answer_of`` for a cluster, a provider or a table of prices that cannot be.
+    """
+    loaded = read_job(path, (*overrides, *_WITHOUT_STRATEGY))
+    probe = _probe(asked.probe)
+    return _price(loaded, cluster_of(loaded) if probe is None else _cluster_of_probe(probe), asked)
 
 
 def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
@@ -208,7 +224,9 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         cluster=cluster,
         question=question,
         limits=limits,
+        place=cluster.name if asked.provider is None else f"{cluster.name}@{asked.provider}",
         price=price,
+        time=time,
         stack=stack,
         findings=findings,
         strategies=tuple(strategies),

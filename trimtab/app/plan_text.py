@@ -32,7 +32,7 @@ def plan_lines(answer: Answer, *, today: date) -> Iterator[str]:
     """Line by line; prices that are old by then are said to be."""
     question, findings = answer.question, answer.findings
     counts = ", ".join(map(str, question.devices))
-    yield f"{question.network.name} on {counts} of {answer.cluster.name}"
+    yield f"{question.network.name} on {counts} of {answer.place}"
     yield f"  searched    {findings.evaluated:,} layouts, time and memory of each; {_verdicts(answer)}"
     yield f"  learned     from {answer.stack}"
     if answer.price:

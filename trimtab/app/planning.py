@@ -8,9 +8,12 @@ from typing import Any
 from trimtab.app.calendar import today
 from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document, write_output
-from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of
+from trimtab.app.places import Place, place_of
+from trimtab.app.plan_answers import EVERY, Answer, Asked, Strategy, answer_of, price_at
 from trimtab.app.plan_text import plan_lines
+from trimtab.app.side_by_side import side_by_side, side_by_side_lines
 from trimtab.catalog import Price as Offer
+from trimtab.cost.estimates import PRICE_KEY
 from trimtab.cost.search import Candidate, Largest
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode
@@ -25,11 +28,14 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     if (asked.beside or asked.plot is not None) and asked.devices is None:
         asked = replace(asked, devices=EVERY)
     day = today()
-    answer = answer_of(path, overrides, asked)
-    others = [
-        answer_of(path, (*overrides, f"orchestration.cluster={name}"), replace(asked, other=None))
-        for name in asked.beside
+    questions = [
+        _here(overrides, asked),
+        *(_beside(overrides, asked, place_of(text)) for text in asked.beside),
     ]
+    for question in questions:
+        price_at(path, *question)  # a wrong name is told before the first search, which takes seconds
+    answer, *others = (answer_of(path, *question) for question in questions)
+    table = side_by_side([answer, *others], asked.objective) if others else None
     if asked.plot is not None:
         write_curves([answer, *others], asked.plot)
     if asked.out is not None and answer.strategies:
@@ -39,13 +45,30 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
             {
                 **document_of(answer, day=day),
                 "beside": [document_of(other, day=day) for other in others],
+                "side_by_side": table.document(day=day) if table else None,
             }
         )
     else:
         for found in (answer, *others):
             for line in plan_lines(found, today=day):
                 print(line)
+        for line in side_by_side_lines(table, day=day) if table else ():
+            print(line)
     return ExitCode.DONE if answer.strategies else ExitCode.INFEASIBLE
+
+
+def _here(overrides: Sequence[str], asked: Asked) -> tuple[Sequence[str], Asked]:
+    place = place_of(asked.cluster)
+    return (*overrides, *place.overrides), replace(asked, provider=place.provider)
+
+
+def _beside(overrides: Sequence[str], asked: Asked, place: Place) -> tuple[Sequence[str], Asked]:
+    """The question of another place: what the job pays, and what was probed, holds where the job stands."""
+    there = place if place.cluster is not None else replace(place, cluster=place_of(asked.cluster).cluster)
+    return (
+        (*overrides, *there.overrides, f"{PRICE_KEY}=null"),
+        replace(asked, other=None, probe=None, provider=place.provider),
+    )
 
 
 def document_of(answer: Answer, *, day: date) -> dict[str, Any]:
@@ -55,6 +78,7 @@ def document_of(answer: Answer, *, day: date) -> dict[str, Any]:
         "run": answer.loaded.job.run,
         "network": answer.question.network.name,
         "cluster": answer.cluster.name,
+        "place": answer.place,
         "devices": list(answer.question.devices),
         "learned_from": answer.stack,
         "usd_per_device_hour": answer.limits.usd_per_device_hour,

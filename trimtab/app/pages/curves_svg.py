@@ -77,7 +77,7 @@ def curves_svg(title: str, notes: Sequence[str], panels: Sequence[Panel]) -> str
         element("rect", width=width, height=height, fill="#ffffff"),
         words(12, 20, title, size=14, weight="600"),
         *(
-            _legend(number, name, x=12 + 150 * number, y=height - 15 * len(notes) - 10)
+            _legend(number, name, x=12 + 185 * number, y=height - 15 * len(notes) - 10)
             for number, name in enumerate(names)
         ),
         *(

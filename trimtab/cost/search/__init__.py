@@ -13,7 +13,7 @@ from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
 from trimtab.cost.search.largest import Growing, Largest, largest
 from trimtab.cost.search.plans import plan_of
-from trimtab.cost.search.reasons import Comparison, compare
+from trimtab.cost.search.reasons import QUANTILE, Comparison, compare, log_spread_between
 from trimtab.cost.search.space import (
     Fabric,
     Layout,
@@ -25,6 +25,7 @@ from trimtab.cost.search.space import (
 )
 
 __all__ = [
+    "QUANTILE",
     "Candidate",
     "Comparison",
     "Fabric",
@@ -44,6 +45,7 @@ __all__ = [
     "formulas_of",
     "judged_step_s",
     "largest",
+    "log_spread_between",
     "plan_of",
     "price_of_layout",
     "priced_cases",
