@@ -36,7 +36,7 @@ from trimtab.catalog.networks import (
 )
 from trimtab.catalog.price_tables import read_prices
 from trimtab.catalog.prices import STALE_AFTER_DAYS, Price, PriceKind, price_of, prices_of
-from trimtab.catalog.probes import Pair, Probe, ProbedRun, read_probe
+from trimtab.catalog.probes import CollectiveTime, Pair, Probe, ProbedRun, read_probe
 from trimtab.catalog.published import published_runs, published_shapes
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Bias",
     "Cluster",
     "ClusterError",
+    "CollectiveTime",
     "ConfigError",
     "ConfigProblem",
     "FailuresError",
