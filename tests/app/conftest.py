@@ -60,10 +60,11 @@ def cli(desk, capsys):
 
 
 class WrittenRun:
-    """A run as agent and ranks would have left it: two ranks, one second of compute a step."""
+    """A run as agent and ranks would have left it: two ranks, one second of compute a step unless ``step_ns`` is changed."""
 
     def __init__(self, folder: Path, job=JOB):
         self.folder = folder
+        self.step_ns = 1_000_000_000
         self.now_ns = 1_000_000_000
         self._number = 0
         for part in ("journal", "clocks", "checkpoints"):
@@ -89,7 +90,7 @@ class WrittenRun:
             clocks[rank] = ClockFile(buffers[rank], clock=Clock.COMPUTE, now_ns=self.now_ns)
             self._say(self._journal(rank), "peak", flops_per_s=1e12)
         for step in steps:
-            start_ns, self.now_ns = self.now_ns, self.now_ns + 1_000_000_000
+            start_ns, self.now_ns = self.now_ns, self.now_ns + self.step_ns
             for rank in (0, 1):
                 times = {"start_ns": start_ns, "end_ns": self.now_ns, "clocks": clocks[rank].lap(self.now_ns)}
                 self._say(
@@ -112,6 +113,12 @@ class WrittenRun:
         for rank in (0, 1):
             (self.folder / "clocks" / f"rank-{rank}-{self._number}.clock").write_bytes(bytes(buffers[rank]))
         self._number += 1
+        return self
+
+    def told(self, kind, **fields):
+        """What the lead rank of the last attempt writes down after its last step."""
+        path = self.folder / "journal" / f"rank-0-{self._number - 1}.jsonl"
+        self._say(path, kind, **fields)
         return self
 
     def checkpoint(self, step, shapes=(("weight", (4, 2)),)):

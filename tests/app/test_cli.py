@@ -36,6 +36,7 @@ OPTIONS = {
         "--trace",
     },
     "verify": {"--set", "--steps", "--quick", "--json"},
+    "tune": {"--space", "--set", "--json"},
     "stop": {"--json"},
     "rollback": {"--to", "--json"},
     "report": {"--json"},

@@ -1,5 +1,11 @@
+import json
+import platform
+from dataclasses import replace
+from importlib.metadata import version
+
 import pytest
 
+from tests.catalog.test_probes import PROBE
 from trimtab.app import doctor
 from trimtab.app.machines import find_machine
 
@@ -38,6 +44,23 @@ def test_a_package_that_is_missing_is_named():
     finding = doctor._package("no-such-package-anywhere", ">=", "1")
     assert not finding.is_fit
     assert finding.advice == "pip install 'no-such-package-anywhere>=1'"
+
+
+def test_a_probe_of_another_torch_is_told_with_what_to_do(cli, desk, monkeypatch):
+    """The planner would go on by rates of kernels that are gone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
+    assert "none: parallelism: auto needs one" in cli("doctor").out
+    place = desk / "cache" / "trimtab" / "probe.json"
+    place.parent.mkdir(parents=True)
+    here = {"Python": platform.python_version(), "torch": version("torch")}
+    for versions, said in ((here, False), (here | {"torch": "2.9.1"}, True)):
+        place.write_text(json.dumps(replace(PROBE, versions=versions).document()))
+        answer = cli("doctor")
+        assert ("torch 2.9.1, now 2.13.0" in answer.out) is said
+        assert ("trimtab probe takes a new one" in answer.out) is said
+        assert answer.code == 0, "who trains can do without one"
+    place.write_text("{}")
+    assert "not a probe of a machine" in cli("doctor").out
 
 
 def test_the_machine_is_told_by_the_system():

@@ -204,6 +204,23 @@ def test_the_users_price_names_its_line(cli):
     assert "as of" in cli("explain", "job.yaml", "--json", *at).document["cost"]["price_source"]
 
 
+def test_an_old_price_is_warned_of_in_every_format(cli, desk, monkeypatch):
+    """Dollars of last year look like this year's; what the user says of a price is the user's to know."""
+    at = ("--set", "orchestration.cluster=64xA100", "--set", "orchestration.price_usd_per_device_hour=null")
+    assert cli("explain", "job.yaml", "--json", *at).document["cost"]["price_warning"] == ""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1826040000")
+    warning = cli("explain", "job.yaml", "--json", *at).document["cost"]["price_warning"]
+    assert warning.startswith(
+        "the newest price of A100-SXM-80GB is of 2026-11-09, 368 days old (RunPod-Secure; "
+    )
+    assert warning.endswith(
+        "say what you pay by orchestration.price_usd_per_device_hour, or in a table of your own, plan --prices FILE"
+    )
+    assert warning in " ".join(cli("explain", "job.yaml", *at).out.split())
+    assert warning in cli("explain", "job.yaml", "--format", "html", *at).out
+    assert cli("explain", "job.yaml", "--json").document["cost"]["price_warning"] == ""
+
+
 def test_torchrun_ends_every_rank(cli):
     """Survival in the step is not to be had under its agent."""
     document = cli("explain", "job.yaml", "--json", "--set", "orchestration.engine=torchrun").document

@@ -175,6 +175,91 @@ def test_clusters_side_by_side_are_drawn(cli, job, desk):
         assert said in picture
 
 
+def test_providers_and_clusters_are_one_table(cli, job):
+    """One cluster at two providers and another one, each at its own price; the job's price holds where the job stands."""
+    found = cli(
+        "plan", "seven.yaml", "--devices", "8", "--top", "1", "--json", "--set",
+        "orchestration.price_usd_per_device_hour=3.3", "--beside", "512xH100@AWS", "--beside", "512xH100",
+        "--beside", "@Lambda",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    table = found.document["side_by_side"]
+    rows = {row["place"]: row for row in table["rows"]}
+    assert {place: row["usd_per_device_hour"] for place, row in rows.items()} == {
+        "64xA100": 3.3, "512xH100@AWS": 6.88, "512xH100": 3.99, "64xA100@Lambda": 2.79,
+    }  # fmt: skip
+    assert {row["price_warning"] for row in rows.values()} == {""}
+    assert (rows["512xH100@AWS"]["providers"], rows["512xH100@AWS"]["price_as_of"]) == (["AWS"], "2026-11-09")
+    assert rows["512xH100@AWS"]["step_s"] == rows["512xH100"]["step_s"]
+    costs = [row["usd_per_step"]["expected"] for row in table["rows"]]
+    assert costs == sorted(costs)
+    cheapest = table["rows"][0]
+    assert table["cheapest"] == cheapest["place"]
+    assert cheapest["beside_cheapest"] == {"ratio": 1, "low": 1, "high": 1, "is_equal": True}
+    step = rows["64xA100"]["step_s"]["expected"]
+    assert rows["64xA100"]["usd_per_step"]["expected"] == pytest.approx(step * 8 * 3.3 / 3600)
+    assert rows["64xA100"]["usd"]["high"] == pytest.approx(1000 * rows["64xA100"]["usd_per_step"]["high"])
+    assert rows["64xA100"]["hours"]["expected"] == pytest.approx(1000 * step / 3600)
+    trillion = rows["64xA100"]["usd_per_trillion_tokens"]["expected"]
+    assert trillion == pytest.approx(rows["64xA100"]["usd_per_step"]["expected"] * 1e12 / (64 * 4096))
+    for one, other in (("512xH100@AWS", "512xH100"), ("64xA100", "64xA100@Lambda")):
+        ratios = [rows[place]["beside_cheapest"]["ratio"] for place in (one, other)]
+        prices = [rows[place]["usd_per_device_hour"] for place in (one, other)]
+        assert ratios[0] / ratios[1] == pytest.approx(prices[0] / prices[1])
+    same = [row["beside_cheapest"] for row in table["rows"] if row["cluster"] == cheapest["cluster"]]
+    assert all(one["low"] == one["ratio"] == one["high"] for one in same)
+    apart = [row["beside_cheapest"] for row in table["rows"] if row["cluster"] != cheapest["cluster"]]
+    assert all(one["low"] < one["ratio"] < one["high"] for one in apart)
+
+
+def test_the_table_says_which_is_cheapest_and_how_surely(cli, job, desk):
+    """The picture has the same places, each with its own price."""
+    asked = ("--devices", "8", "--top", "1", "--plot", "places.svg")
+    found = cli("plan", "seven.yaml", "--cluster", "@Lambda", *asked, "--beside", "@AWS")
+    lines = found.out[found.out.index("side by side, the fastest of each place") :].splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["place", "64xA100@Lambda", "64xA100@AWS"]
+    assert "2.79, Lambda, A100-SXM-80GB on demand, as of 2026-09-20" in lines[2]
+    assert lines[4:] == [
+        "  cheapest: 64xA100@Lambda",
+        "    64xA100@AWS costs 1.23 times as much (1.23 to 1.23)",
+    ]
+    picture = (desk / "places.svg").read_text()
+    for said in ("64xA100@Lambda: $2.79 a device and hour", "64xA100@AWS: $3.43 a device and hour"):
+        assert said in picture
+
+
+def test_a_place_where_nothing_fits_stands_in_the_table(cli, job):
+    """It is an answer, too."""
+    asked = ("plan", "seven.yaml", "--devices", "8", "--set", "model.preset=llama3-405b", "--json")
+    document = cli(*asked, "--beside", "512xH100").document
+    assert document["side_by_side"]["nothing_fits"] == ["64xA100", "512xH100"]
+    assert document["side_by_side"]["cheapest"] is None
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("64xA100@", "64xA100@: no provider follows the @; write 64xA100@PROVIDER"),
+        ("64xA100@Lambd", "unknown provider 'Lambd'"),
+        ("64xA100@Vast", "unknown on_demand price from Vast for 'A100-SXM-80GB'"),
+        ("64xA10@AWS", "unknown cluster '64xA10'"),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(cli, job, place, said):
+    """At another provider's price the table would be wrong in silence."""
+    for option in ("--cluster", "--beside"):
+        found = cli("plan", "seven.yaml", "--devices", "8", option, place)
+        assert (found.code, found.out) == (2, "")
+        assert said in found.err
+
+
+def test_two_prices_for_one_place_are_refused(cli, job):
+    """Nobody can say which was meant."""
+    found = cli("plan", "seven.yaml", "--devices", "8", "--cluster", "@AWS", "--price", "2")
+    assert found.code == 2
+    assert "--price 2 and a cluster at AWS are two prices" in found.err
+
+
 def test_there_is_no_picture_of_nothing(cli, job):
     found = cli(
         "plan", "seven.yaml", "--set", "model.preset=llama3-405b", "--devices", "1", "--plot", "no.svg"
@@ -213,6 +298,41 @@ def test_the_price_of_the_job_goes_before_the_catalog(cli, job):
     document = cli(*asked).document
     assert (document["usd_per_device_hour"], document["price_source"]) == (9, key)
     assert cli(*asked, "--price", "2").document["price_source"] == "--price"
+
+
+OWN = "as_of,provider,accelerator,usd_per_device_hour\n2026-07-01,our contract,A100-SXM-80GB,1.25\n"
+
+
+def test_prices_of_ones_own_go_before_the_catalog(cli, job, desk):
+    """They keep their date, and one that is old is said to be, with what to do about it."""
+    (desk / "own.csv").write_text(OWN)
+    asked = ("plan", "seven.yaml", "--devices", "8", "--top", "1", "--prices", "own.csv")
+    document = cli(*asked, "--json").document
+    assert document["usd_per_device_hour"] == 1.25
+    (offer,) = document["price_offers"]
+    assert (offer["provider"], offer["as_of"], offer["source"]) == ("our contract", "2026-07-01", "own.csv:2")
+    assert (offer["age_days"], offer["is_stale"]) == (152, True)
+    said = "the newest price of A100-SXM-80GB is of 2026-07-01, 152 days old (our contract; own.csv:2); say what you pay"
+    assert document["price_warning"].startswith(said)
+    assert f"  warning     {said}" in cli(*asked).out
+
+
+def test_a_price_is_warned_of_when_it_has_grown_old(cli, job, monkeypatch):
+    """The catalog of a release that is used for long."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1826040000")
+    document = cli("plan", "seven.yaml", "--devices", "8", "--top", "1", "--json").document
+    assert "is of 2026-11-09, 368 days old (RunPod-Secure; github " in document["price_warning"]
+    assert "orchestration.price_usd_per_device_hour" in document["price_warning"]
+
+
+def test_a_table_of_prices_with_mistakes_is_refused(cli, job, desk):
+    """With line, column and the nearest name; a file that is not there, by its name."""
+    (desk / "own.csv").write_text(OWN.replace("SXM-80GB", "SXM-8OGB"))
+    found = cli("plan", "seven.yaml", "--prices", "own.csv")
+    assert found.code == 2
+    assert "own.csv:2:25  accelerator is 'A100-SXM-8OGB'" in found.err
+    assert "Did you mean 'A100-SXM-80GB'?" in found.err
+    assert "gone.csv: cannot read prices" in cli("plan", "seven.yaml", "--prices", "gone.csv").err
 
 
 def test_what_the_job_says_of_shares_is_kept(cli, job):

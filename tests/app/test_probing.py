@@ -34,9 +34,15 @@ def test_a_probe_measures_and_a_plan_reads_it(desk):
     assert (desk / "cache/trimtab/probe.json").read_text() == (desk / "here.json").read_text()
     assert probe.num_devices == len(probe.flops_per_s) == 2
     assert all(rate > 1e9 for rate in (*probe.flops_per_s, *probe.memory_bytes_per_s, probe.link_bytes_per_s))
-    sizes = list(probe.all_reduce_s)
-    assert sizes == sorted(sizes)
-    assert probe.all_reduce_s[sizes[-1]] > probe.all_reduce_s[sizes[0]] > 0
+    assert {time.name for time in probe.collectives} == {
+        "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+    }  # fmt: skip
+    assert {time.ranks for time in probe.collectives} == {2}
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        times = [time.seconds for time in probe.collectives if time.name == name]
+        assert times[-1] > times[0] > 0
+    assert all(1e9 < rate < 2 * max(probe.flops_per_s) for rate in probe.attention_flops_per_s)
+    assert 1e-8 < probe.kernel_s < 1e-3
     (pair,) = probe.pairs
     assert (pair.first, pair.second) == (0, 1)
     assert pair.latency_s > 0

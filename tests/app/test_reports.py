@@ -1,7 +1,10 @@
 import json
 
-from trimtab.app.reports import folder_report, write_report
+import pytest
+
+from trimtab.app.reports import folder_report, report_run, write_report
 from trimtab.app.run_folders import at_work
+from trimtab.ledger import encode_event
 from trimtab.terms import RunState
 
 KEYS = [
@@ -129,3 +132,146 @@ def test_numbers_that_are_not_finite_are_null_in_documents(cli, written_run):
     text = (run.folder / "report.json").read_text()
     assert json.loads(text, parse_constant=lambda name: 1 / 0)["unigram_entropy"] is None
     json.loads(cli("report", run.name, "--json").out, parse_constant=lambda name: 1 / 0)
+
+
+HOUR_NS = 3600 * 10**9
+MONTH_NS = 730 * HOUR_NS
+STOPPED_NS = 1_793_448_000 * 10**9
+"""The wall clock when the runs of these tests were stopped."""
+
+
+@pytest.fixture
+def reported(cli, capsys):
+    """The document of `report`, so many nanoseconds after the run was stopped."""
+
+    def ask(name, *, after_ns=0):
+        capsys.readouterr()
+        assert report_run(name, is_json=True, clock=lambda: STOPPED_NS + after_ns) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+def priced(desk, storage):
+    return (
+        (desk / "job.yaml")
+        .read_text()
+        .replace(
+            "price_usd_per_device_hour: 2.0",
+            f"price_usd_per_device_hour: 2.0, storage_usd_per_gb_month: {storage}",
+        )
+    )
+
+
+def keep(run, step, *, after_ns=0):
+    """A checkpoint of a GB that was durable so long after the run was stopped."""
+    run.checkpoint(step)
+    return run.told("checkpoint", step=step, state="saved", bytes=10**9, unix_ns=STOPPED_NS + after_ns)
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_stopped_run_costs_no_more_however_late_it_is_asked_for(written_run, reported, is_released):
+    """Nor does one whose agent was killed, and gave nothing back in writing."""
+    written_run().attempt(1, range(3), finished=is_released, state="stopped")
+    costs = [reported("quick-1", after_ns=hours * HOUR_NS)["cost_usd"] for hours in (0, 10, 14, 1000)]
+    assert costs == [costs[0]] * 4
+    assert costs[0] == pytest.approx(2 * 3 / 3600 * 2.0)
+
+
+def test_what_is_kept_of_a_stopped_run_costs_on_in_a_line_of_its_own(desk, written_run, reported):
+    """Ten hours later the devices cost what they cost, and the disk ten hours more."""
+    keep(written_run(job=priced(desk, 7.3)).attempt(1, range(3), state="stopped"), 3)
+    documents = [reported("quick-1", after_ns=hours * HOUR_NS) for hours in (0, 10, 20)]
+    assert [one["storage"]["cost_usd"] for one in documents] == [0.0, pytest.approx(0.1), pytest.approx(0.2)]
+    assert len({one["cost_usd"] for one in documents}) == 1
+    for document in documents:
+        assert sum(document["ledger"]["classes"].values()) == document["ledger"]["allocated_ns"]
+
+
+def test_storage_is_listed_for_people_at_any_price(cli, desk, written_run):
+    """The line is there if the disk is free, and if nobody has said what it costs."""
+    keep(written_run("free-1", priced(desk, 0)).attempt(1, range(3)), 3)
+    keep(written_run("open-1").attempt(1, range(3)), 3)
+    assert "storage: 1 checkpoint of 1 GB kept" in cli("report", "free-1").out
+    assert "$0.00 at $0 for" in " ".join(cli("report", "free-1").out.split())
+    assert "no price known, see orchestration.storage_usd_per_gb_month" in " ".join(
+        cli("report", "open-1").out.split()
+    )
+
+
+def test_checkpoints_that_a_user_has_removed_do_not_cost_on(desk, written_run, reported):
+    """`rm -r` leaves no word in any journal; the folder tells."""
+    run = written_run(job=priced(desk, 7.3)).attempt(1, range(3))
+    keep(keep(run, 2), 3, after_ns=HOUR_NS)
+    assert reported("quick-1", after_ns=MONTH_NS)["storage"]["checkpoints"] == 2
+    for step in (2, 3):
+        (run.folder / "checkpoints" / f"step-{step}").rename(desk / f"away-{step}")
+    storage = reported("quick-1", after_ns=MONTH_NS)["storage"]
+    assert (storage["bytes"], storage["gb_months"]) == (0, pytest.approx(1 / 730))
+
+
+def test_checkpoints_elsewhere_are_looked_for_there(desk, written_run, reported):
+    """A folder that the job names, under the name of the run."""
+    job = priced(desk, 1).replace("checkpoint: {every: 2}", f"checkpoint: {{every: 2, to: {desk}/kept}}")
+    run = keep(written_run(job=job).attempt(1, range(3)), 3)
+    assert reported("quick-1", after_ns=HOUR_NS)["storage"]["checkpoints"] == 0
+    (desk / "kept").mkdir()
+    (run.folder / "checkpoints").rename(desk / "kept" / "quick-1")
+    assert reported("quick-1", after_ns=HOUR_NS)["storage"]["checkpoints"] == 1
+
+
+def test_an_object_store_is_not_asked(desk, written_run, reported):
+    """A report must not wait for a network: the journals are believed."""
+    job = priced(desk, 1).replace("checkpoint: {every: 2}", "checkpoint: {every: 2, to: s3://nowhere/x}")
+    keep(written_run(job=job).attempt(1, range(3)), 3)
+    assert reported("quick-1", after_ns=MONTH_NS)["storage"]["cost_usd"] == pytest.approx(1.0)
+
+
+def test_what_a_rollback_sets_aside_is_paid_for_still(cli, desk, written_run, reported):
+    """It is renamed and not deleted, so the bill has both."""
+    run = keep(keep(written_run(job=priced(desk, 1)).attempt(1, range(6)), 2), 6)
+    assert cli("rollback", "quick-1", "--to", "2").code == 0
+    assert reported("quick-1", after_ns=MONTH_NS)["storage"]["bytes"] == 2 * 10**9
+    assert (run.folder / "checkpoints" / "step-6.set-aside-1").is_dir()
+
+
+def test_four_attempts_count_together_and_lost_minutes_stand_apart(cli, written_run):
+    """Restarts cost what all attempts cost, once each; what the crashes threw away is not called useful."""
+    minute = 60 * 10**9
+    run = written_run()
+    run.step_ns, first = minute, 0
+    for number, minutes in enumerate((64, 74, 101, 35), start=1):
+        run.attempt(number, range(first, first + minutes), finished=minutes == 35)
+        first += minutes
+        lost = first % 30 if minutes < 101 else 11
+        if minutes != 35:
+            first -= lost
+            run.told("checkpoint", step=first, state="saved", bytes=8, unix_ns=1)
+    document = cli("report", "quick-1", "--json").document
+    ledger = document["ledger"]
+    assert ledger["allocated_ns"] == 2 * 274 * minute
+    assert ledger["classes"]["lost_work"] == 2 * (4 + 14 + 11) * minute
+    assert sum(ledger["classes"].values()) == ledger["allocated_ns"]
+    assert document["cost_usd"] == pytest.approx(2 * 274 / 60 * 2.0)
+    text = cli("report", "quick-1").out
+    assert "lost_work" in text
+
+
+def test_a_crash_is_reported_with_its_loss_before_it_is_resumed(cli, written_run):
+    """Two of three steps since the last checkpoint that was whole are gone: the report says so at once."""
+    run = written_run().attempt(1, range(5), finished=False)
+    run.told("checkpoint", step=3, state="saved", bytes=8, unix_ns=1)
+    assert cli("report", "quick-1", "--json").document["ledger"]["classes"]["lost_work"] == 2 * 2 * 10**9
+
+
+def test_a_run_that_got_no_device_costs_nothing(cli, written_run):
+    """A request that failed for lack of capacity is a bill of zero, not one that nobody knows."""
+    run = written_run()
+    journal = run.folder / "journal" / "agent-1.jsonl"
+    journal.write_bytes(
+        encode_event("run", 0, run="quick-1", attempt=1, devices=list(range(100)), price_usd_per_hour=8.8)
+        + encode_event("finished", 3600 * 10**9, state="failed", error="no capacity", weights_sha256=None)
+    )
+    document = cli("report", "quick-1", "--json").document
+    assert (document["cost_usd"], document["ledger"]["allocated_ns"]) == (0.0, 0)
+    assert "$0.00" in cli("report", "quick-1").out

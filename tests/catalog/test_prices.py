@@ -1,8 +1,17 @@
 import re
+from dataclasses import replace
+from datetime import date
 
 import pytest
 
-from trimtab.catalog import PriceKind, UnknownNameError, accelerator_names, price_of, prices_of
+from trimtab.catalog import (
+    STALE_AFTER_DAYS,
+    PriceKind,
+    UnknownNameError,
+    accelerator_names,
+    price_of,
+    prices_of,
+)
 from trimtab.catalog.tables import csv_rows
 
 
@@ -62,3 +71,22 @@ def test_devices_with_a_price_but_no_figures_are_known() -> None:
     """A price must reach its accelerator by name; those that have none there are listed here on purpose."""
     priced = {row["accelerator"] for row in csv_rows("prices.csv")}
     assert priced - set(accelerator_names()) == {"H100-NVL-94GB", "B300-SXM-262GB", "V100-16GB"}
+
+
+@pytest.mark.parametrize(
+    ("as_of", "age_days"),
+    [
+        ("2026-11-30", 0),
+        ("2026-09-01", 90),
+        ("2026-08-31", 91),
+        ("2026-11", 29),
+        ("2027-01-01", -32),
+        ("", None),
+    ],
+)
+def test_a_price_is_old_after_ninety_days_or_without_a_date(as_of: str, age_days: int | None) -> None:
+    """Prices move by a fifth in that time: an old one must not pass for today's."""
+    price = replace(price_of("H100-SXM-80GB"), as_of=as_of)
+    assert price.age_days(date(2026, 11, 30)) == age_days
+    assert price.is_stale(date(2026, 11, 30)) is (age_days is None or age_days > STALE_AFTER_DAYS)
+    assert STALE_AFTER_DAYS == 90

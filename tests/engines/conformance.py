@@ -107,6 +107,11 @@ class EngineConformance:
         ledger = report["ledger"]
         assert sum(ledger["classes"].values()) == ledger["allocated_ns"] > 0
         assert ledger["classes"]["useful"] > 0
+        saved = [path for path in (run.folder / "checkpoints").rglob("*") if path.is_file()]
+        assert report["storage"]["checkpoints"] == len(list((run.folder / "checkpoints").iterdir())) > 0
+        assert report["storage"]["bytes"] == sum(
+            path.stat().st_size for path in saved if path.name != "manifest.json"
+        )
 
     def test_a_rank_that_raises_ends_the_run_with_its_own_words(self, workplace: Path) -> None:
         """S-FT-01: what follows on other ranks must not hide the first cause, nor be waited for."""

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from trimtab.engines import load_engine
 from trimtab.engines.errors import LaunchError
 from trimtab.engines.torchrun.rank_records import RankJournals, broken_collective, first_cause, read_results
 from trimtab.engines.torchrun.request import torchrun_request
-from trimtab.ledger import encode_event
+from trimtab.ledger import RunRecords, account, encode_event, read_events
 
 
 class TestTorchrunEngine(EngineConformance):
@@ -53,8 +54,19 @@ def test_a_launch_that_fails_names_the_reason(tmp_path):
     (tmp_path / "settings.json").mkdir()
     with pytest.raises(LaunchError, match="Is a directory"):
         load_engine("torchrun").run(launch(tmp_path), lambda kind, t_ns, fields: None)
-    last = (tmp_path / "journal" / "agent-1.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["state"] == "failed"
+    events = read_events((tmp_path / "journal" / "agent-1.jsonl").read_bytes())
+    assert events[-1].fields["state"] == "failed"
+
+
+def test_a_launch_that_fails_costs_nothing(tmp_path):
+    """Devices are paid for once something runs on them; what could not be started is a bill of zero."""
+    (tmp_path / "settings.json").mkdir()
+    asked = replace(launch(tmp_path), device_price_usd_per_hour=8.8)
+    with pytest.raises(LaunchError):
+        load_engine("torchrun").run(asked, lambda kind, t_ns, fields: None)
+    events = read_events((tmp_path / "journal" / "agent-1.jsonl").read_bytes())
+    found = account(RunRecords(agents=[events], ranks={}, clocks={}))
+    assert (found.allocated_ns, found.cost_usd) == (0, 0.0)
 
 
 def test_journals_are_read_as_they_grow(tmp_path):

@@ -35,6 +35,7 @@ from trimtab.spec.language.vocabulary import (
     VERBS,
 )
 from trimtab.spec.migration import Fate, Source, importer_for
+from trimtab.spec.tunings import load_tuning
 from trimtab.terms import ExitCode, LedgerClass, OnLoss, Phase
 
 HARMLESS = {"explain", "plan", "schema", "strategy", "import", "export", "--help"}
@@ -78,7 +79,9 @@ def test_every_job_in_a_document_loads(block: Block) -> None:
 def test_the_example_files_load() -> None:
     """`make run` is one of them."""
     for path in tracked_files():
-        if path.startswith("examples/") and path.endswith(".yaml"):
+        if path.startswith("examples/tune/"):
+            load_tuning(read(path), source=path)
+        elif path.startswith("examples/") and path.endswith(".yaml"):
             load_job(read(path), source=path, read=lambda path: read(path))
 
 

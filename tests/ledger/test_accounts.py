@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from trimtab.ledger.accounts import Label, account
@@ -310,6 +312,29 @@ def test_what_never_started_costs_nothing(new_book):
     assert (result.allocated_ns, result.unattributed_fraction) == (0, 0.0)
 
 
+def test_what_never_started_costs_zero_dollars_and_not_an_unknown_sum(new_book):
+    """Nobody knows what a card costs that was never had, and it does not matter."""
+    for price in (8.8, None):
+        book = new_book(price_usd_per_hour=price)
+        book.attempt(["d0"])
+        book.now = 3600 * 10**9
+        book.say("finished", state="failed")
+        assert account(book.records()).cost_usd == 0.0
+
+
+def test_devices_cost_from_the_moment_that_they_are_there(new_book):
+    """An hour in a queue and a host that never came are not on the bill."""
+    book = new_book(price_usd_per_hour=6.0)
+    book.attempt(["d0", "d1"])
+    book.now = 60 * MINUTE
+    book.say("allocated", device="d0")
+    book.now += 10 * MINUTE
+    book.say("released", device="d0")
+    book.now += 60 * MINUTE
+    book.say("finished", state="failed")
+    assert account(book.records()).cost_usd == pytest.approx(1.0)
+
+
 def test_stopped_devices_stop_costing(new_book):
     """The bill is the sum of closed intervals, whatever the clock says later."""
     book = new_book(price_usd_per_hour=6.0)
@@ -351,6 +376,75 @@ def test_all_attempts_count_and_lost_minutes_stand_apart(book):
     lost = [device.entry_ns(Label.LOST_WORK) // MINUTE for device in result.devices]
     assert lost == [64 - 60, (60 + 73) % 30 + 1, (120 + 100) % 30 + 1, 0]
     assert result.layers()[Layer.STABILITY] == sum(lost) * MINUTE
+
+
+def crash_after(book, minutes, *, first_step=1, saved=()):
+    """An attempt of so many minutes that is killed in the middle of its last; it commits a step a minute."""
+    book.begin([0])
+    for step in range(first_step, first_step + minutes - 1):
+        book.now += MINUTE
+        book.step(0, step)
+        book.tell(0, "commit", step=step, loss=1.0)
+        if step in saved:
+            book.tell(0, "checkpoint", step=step, state="saved", bytes=8, unix_ns=1)
+    book.now += MINUTE
+    book.exit(0, code=None, signal=9)
+
+
+def lost_minutes(records):
+    result = account(records)
+    assert sum(result.entries().values()) == result.allocated_ns
+    return [device.entry_ns(Label.LOST_WORK) / MINUTE for device in result.devices]
+
+
+@pytest.mark.parametrize(("saved", "lost"), [((30, 60), 4), ((30,), 34), ((), 64)])
+def test_a_run_that_failed_has_lost_what_no_checkpoint_holds(book, saved, lost):
+    """The report after a crash and the one after the resume must say the same, so nobody learns of it too late."""
+    crash_after(book, 64, saved=saved)
+    book.say("finished", state="failed", error="killed")
+    book.say("released", device="d0")
+    assert lost_minutes(book.records()) == [lost]
+    book.now += 500 * MINUTE
+    first_step = max(saved, default=0) + 1
+    crash_after(book, 2, first_step=first_step)
+    book.say("finished", state="failed", error="killed")
+    book.say("released", device="d0")
+    assert lost_minutes(book.records()) == [lost, 2]
+
+
+def test_a_run_that_was_cut_off_has_lost_it_too_but_not_while_it_runs(book):
+    """A machine that goes down writes no end; a live run has lost nothing yet."""
+    crash_after(book, 64, saved=(60,))
+    records = book.records()
+    assert lost_minutes(records) == [0]
+    assert lost_minutes(replace(records, has_ended=True)) == [4]
+
+
+def test_a_resume_that_fails_at_once_takes_nothing_back(book):
+    """Its attempt commits nothing, so what the first one lost is still known by its checkpoints alone."""
+    crash_after(book, 64, saved=(60,))
+    book.say("released", device="d0")
+    book.begin([0])
+    book.exit(0, code=1)
+    book.end([0], state="failed")
+    assert lost_minutes(book.records()) == [4, 0]
+
+
+def test_a_checkpoint_that_is_gone_saves_nothing(book):
+    """One that was pruned, or set aside by a rollback, is not what the next attempt begins with."""
+    crash_after(book, 64, saved=(30, 45, 60))
+    book.tell(0, "pruned", step=60, unix_ns=2)
+    assert lost_minutes(replace(book.records(), has_ended=True)) == [64 - 45]
+    book.say("rollback", to_step=40)
+    assert lost_minutes(replace(book.records(), has_ended=True)) == [64 - 30]
+
+
+def test_a_run_that_ended_well_has_lost_nothing(book):
+    """Its last steps are in its weights, saved or not."""
+    crash_after(book, 64, saved=(60,))
+    book.say("finished", state="done")
+    book.say("released", device="d0")
+    assert lost_minutes(replace(book.records(), has_ended=True)) == [0]
 
 
 def test_overlapping_attempts_count_once(book):

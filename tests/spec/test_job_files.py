@@ -43,6 +43,7 @@ orchestration:
   devices: 4
   threads: 1
   price_usd_per_device_hour: 2.5
+  storage_usd_per_gb_month: 0.02
   cluster: lab
   runs: runs
   grace: 30s

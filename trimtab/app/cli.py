@@ -252,12 +252,33 @@ def explain(
 
 
 @app.command()
+def tune(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="JOB | STUDY", help="The job file; or the folder of a study to go on with."),
+    ],
+    space: Annotated[
+        Path | None,
+        typer.Option("--space", metavar="FILE", help="What may vary, and what it may cost, as YAML."),
+    ] = None,
+    overrides: Overrides = None,
+    is_json: AsJson = False,
+) -> int:
+    """Find by short real runs what only they can tell, within a budget."""
+    from trimtab.app.tuning.verb import tune
+
+    return tune(target, space, overrides or (), is_json=is_json)
+
+
+@app.command()
 def plan(
     job: JobFile,
     overrides: Overrides = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="NAME", help="Where to train; default: the job's cluster."),
+        typer.Option(
+            "--cluster", metavar="NAME[@PROVIDER]", help="Where to train; default: the job's cluster."
+        ),
     ] = None,
     devices: Annotated[
         str | None,
@@ -277,6 +298,10 @@ def plan(
         float | None,
         typer.Option("--price", metavar="USD", min=0.0, help="Of a device and hour; default: the catalog's."),
     ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Prices of your own, as CSV, before the catalog's."),
+    ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Strategies to show.")] = 3,
     other: Annotated[
         str | None,
@@ -294,7 +319,9 @@ def plan(
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option("--beside", metavar="NAME", help="Another cluster to compare with. Repeatable."),
+        typer.Option(
+            "--beside", metavar="NAME[@PROVIDER]", help="Another place to compare with. Repeatable."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -317,8 +344,9 @@ def plan(
 
     return plan_job(
         job,
-        [*(overrides or ()), *([f"orchestration.cluster={cluster}"] if cluster else ())],
+        overrides or (),
         Asked(
+            cluster=cluster,
             devices=devices,
             limits=Limits(
                 headroom=headroom,
@@ -327,6 +355,7 @@ def plan(
             ),
             objective=Objective.DOLLARS if is_cheapest else Objective.TIME,
             price=price,
+            prices=prices,
             top=top,
             other=other,
             measured=measured,

@@ -48,9 +48,9 @@ def _picture(answers: Sequence[Answer]) -> str:
             )
         )
     notes = [
-        f"{answer.cluster.name}: ${answer.limits.usd_per_device_hour:.2f} a device and hour, {answer.price_source}"
+        f"{answer.place}: ${answer.price.usd_per_device_hour:.2f} a device and hour, {answer.price.source}"
         for answer in answers
-        if answer.price_source
+        if answer.price
     ]
     notes.append("Bands hold nine of ten; no restarts, no waiting for cards. Predicted, not measured.")
     return curves_svg(f"{question.network.name}, the best strategy for each number of devices", notes, panels)
@@ -67,7 +67,7 @@ def _panel(
         title=title,
         curves=[
             Curve(
-                name=answer.cluster.name,
+                name=answer.place,
                 points=[
                     Point(
                         devices=strategy.candidate.layout.devices,

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimtab.app.compiling import cluster_of
 from trimtab.app.errors import JobReadError
@@ -13,6 +14,9 @@ from trimtab.app.output import say
 from trimtab.catalog import THIS_MACHINE, read_probe
 from trimtab.spec import LoadedJob, parse_strategy, resolve_layout
 from trimtab.terms import format_seconds
+
+if TYPE_CHECKING:
+    from trimtab.app.plan_answers import Answer
 
 DECIDED = "auto (planned)"
 """Who set the formulas, and what goes with them."""
@@ -44,25 +48,29 @@ def probe_file() -> Path:
     return Path(base) / "trimtab" / "probe.json"
 
 
-def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> LoadedJob:
-    if not loaded.is_undecided:
-        return loaded
+def planned_strategies(loaded: LoadedJob, *, top: int, origin: str) -> "Answer":
+    """The planner's best strategies for a job on its own devices, at least one.
+
+    Args:
+        loaded: The job, whatever its formulas say.
+        top: How many.
+        origin: What asks for them, for errors.
+
+    Raises: JobReadError where nothing is known of the devices' rates, or nothing fits.
+    """
     # Only who leaves the formulas open pays for a search.
     from trimtab.app.plan_answers import Asked, answer_for
     from trimtab.app.plan_text import undivided
     from trimtab.cost.search import Limits
 
-    origin = loaded.origins["parallelism"]
     devices = loaded.job.orchestration.devices
     is_here = loaded.job.orchestration.cluster in (None, THIS_MACHINE)
-    if devices == 1:
-        return _with(read, {"parallelism": "MESH dp 1  -- one device"})
     probe = (
         probe_file() if is_here and not cluster_of(loaded).nodes[0].accelerator.memory_bytes_per_s else None
     )
     if probe is not None and not probe.exists():
         raise JobReadError(
-            f"{origin}  parallelism is auto, and nothing is known of this machine's rates\n"
+            f"{origin}, and nothing is known of this machine's rates\n"
             f"  measure it once: trimtab probe --devices {devices}"
         )
     if (
@@ -70,22 +78,30 @@ def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> L
         and read_probe(probe.read_text(encoding="utf-8"), source=str(probe)).num_devices < devices
     ):
         raise JobReadError(
-            f"{origin}  parallelism is auto, and this machine was measured with fewer ranks than {devices}\n"
+            f"{origin}, and this machine was measured with fewer ranks than {devices}\n"
             f"  measure it with as many: trimtab probe --devices {devices}"
         )
-    answer = answer_for(loaded, Asked(devices=str(devices), limits=Limits(), top=1, probe=probe))
+    answer = answer_for(loaded, Asked(devices=str(devices), limits=Limits(), top=top, probe=probe))
     if not answer.findings.evaluated:
-        raise JobReadError(
-            f"{origin}  parallelism is auto, and no layout divides: {undivided(answer.question)}"
-        )
+        raise JobReadError(f"{origin}, and no layout divides: {undivided(answer.question)}")
     if not answer.strategies:
         nearest = answer.findings.nearest
         lacking = f"; the nearest lacks {nearest[0].shortfall_bytes / 1e9:.1f} GB a device" if nearest else ""
         raise JobReadError(
-            f"{origin}  parallelism is auto, and none of {answer.findings.evaluated:,} layouts of "
+            f"{origin}, and none of {answer.findings.evaluated:,} layouts of "
             f"{answer.question.network.name} keeps every limit on {devices} devices{lacking}\n"
             "  trimtab plan says what each lacks, and what more devices would do"
         )
+    return answer
+
+
+def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> LoadedJob:
+    if not loaded.is_undecided:
+        return loaded
+    if loaded.job.orchestration.devices == 1:
+        return _with(read, {"parallelism": "MESH dp 1  -- one device"})
+    origin = f"{loaded.origins['parallelism']}  parallelism is auto"
+    answer = planned_strategies(loaded, top=1, origin=origin)
     best = answer.strategies[0]
     say(
         f"parallelism: auto: {answer.findings.evaluated:,} layouts, the best takes about {format_seconds(best.step_s)} a "

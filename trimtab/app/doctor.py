@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from trimtab.app.deciding import probe_file
 from trimtab.app.machines import MachineFacts, find_machine
 from trimtab.app.output import print_document
+from trimtab.catalog import ProbeError, read_probe
 from trimtab.terms import ExitCode, format_bytes
 
 _MIN_DISK_BYTES = 2_000_000_000
@@ -26,7 +28,7 @@ class Finding:
     found: str
     is_fit: bool
     advice: str = ""
-    """What to do; empty if it is fit."""
+    """What to do; empty if nothing is."""
 
 
 def examine(*, is_json: bool) -> int:
@@ -50,6 +52,7 @@ def _findings(machine: MachineFacts) -> Iterator[Finding]:
     yield Finding(subject="cores", found=str(machine.cores), is_fit=True)
     yield Finding(subject="memory", found=format_bytes(machine.memory_bytes), is_fit=True)
     yield _accelerators(machine)
+    yield _probe()
     yield _disk(Path.cwd())
     yield _loopback()
 
@@ -91,6 +94,36 @@ def _release(text: str) -> tuple[int, ...]:
 def _accelerators(machine: MachineFacts) -> Finding:
     found = "driver present" if machine.has_accelerator else "none: ranks compute on the CPU"
     return Finding(subject="accelerator", found=found, is_fit=True)
+
+
+def _probe() -> Finding:
+    """Whether the planner's map of this machine is of what is installed now; who trains can do without one."""
+    path = probe_file()
+    again = "trimtab probe takes a new one; parallelism: auto and plan --probe go by it"
+    try:
+        probe = read_probe(path.read_text(encoding="utf-8"), source=str(path))
+    except FileNotFoundError:
+        return Finding(subject="probe", found="none: parallelism: auto needs one", is_fit=True)
+    except (OSError, UnicodeDecodeError, ProbeError) as error:
+        return Finding(subject="probe", found=str(error), is_fit=True, advice=again)
+    now = {"Python": platform.python_version(), "torch": _installed("torch")}
+    other = [
+        f"{name} {known}, now {now[name]}"
+        for name, known in probe.versions.items()
+        if now.get(name) and now[name] != known
+    ]
+    found = f"{probe.num_devices} ranks, taken at {probe.taken_at}" + (
+        f", with {'; '.join(other)}" if other else ""
+    )
+    return Finding(subject="probe", found=found, is_fit=True, advice=again if other else "")
+
+
+def _installed(name: str) -> str:
+    """A version by metadata; empty if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def _disk(folder: Path) -> Finding:

@@ -4,6 +4,7 @@ InputError
 ├── JobReadError      the job file cannot be read at all, or names what does not exist
 ├── UnknownRunError   no run, or several runs, have the name that was given
 ├── RunStateError     the run is not in the state that the verb needs
+├── StudyError        the file of a study cannot be read or written
 └── QueryError        a question to the tables of a plan or a run is wrong, or asks for too much
 
 RunError
@@ -23,6 +24,10 @@ class UnknownRunError(InputError):
 
 class RunStateError(InputError):
     """The run is not in the state that the verb needs: it is alive, it is not, it has no such step."""
+
+
+class StudyError(InputError):
+    """The file of a study cannot be read or written."""
 
 
 class QueryError(InputError):

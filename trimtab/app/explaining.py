@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.app.calendar import today
 from trimtab.app.compiling import cluster_of, compiled
 from trimtab.app.deciding import read_decided_job
 from trimtab.app.explanation_text import Line, explanation_lines, plain
@@ -282,6 +283,7 @@ def _asked(loaded: LoadedJob, plan: Plan | None, machine: MachineFacts) -> Asked
         device_bytes=None if is_here and machine.has_accelerator else _smallest_memory(plan, cluster),
         steps=job.train.steps,
         usd_per_device_hour=job.orchestration.price_usd_per_device_hour,
+        today=today(),
         on_loss=rule_on_loss(loaded, plan),
         checkpoints=CheckpointFacts(
             every=job.fault_tolerance.checkpoint.every,

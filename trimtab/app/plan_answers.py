@@ -17,8 +17,10 @@ from trimtab.catalog import (
     FlopConvention,
     Machine,
     Probe,
+    read_prices,
     read_probe,
 )
+from trimtab.catalog import Price as Offer
 from trimtab.catalog import cluster as cluster_named
 from trimtab.cost.calibration import (
     Belief,
@@ -31,7 +33,7 @@ from trimtab.cost.calibration import (
     reported_bytes,
     step_seconds,
 )
-from trimtab.cost.estimates import PRICE_KEY, offered_price
+from trimtab.cost.estimates import PRICE_KEY, Price, offered_price
 from trimtab.cost.search import (
     Candidate,
     Comparison,
@@ -81,23 +83,29 @@ class Asked:
     """What the command line asks for.
 
     Args:
+        cluster: Where, as written: ``512xH100@Lambda``; the job's cluster if None.
         devices: Numbers of devices to look at, as written: ``64,128``; all of the cluster if None.
         limits: Without a price.
-        price: In dollars a device and hour; the catalog's newest offer if None.
+        price: In dollars a device and hour; None: the provider's, else the job's, else the newest offer.
+        provider: The only one whose offers count; None: all.
+        prices: A table of the user's own, which goes before the catalog; None for none.
         top: How many strategies to show.
         other: A layout to explain, as written: ``tp=8, pp=4``; None for none.
         measured: A file of measured runs of this stack; None for none.
         probe: A file with a probe of this machine; None for none.
         out: Where to write the best one's formulas; nowhere if None.
         growing: What is to be as large as fits; None for nothing.
-        beside: Other clusters to compare with.
+        beside: Other places to compare with, written as the cluster.
         plot: Where to draw the curves; nowhere if None.
     """
 
+    cluster: str | None = None
     devices: str | None = None
     limits: Limits
     objective: Objective = Objective.TIME
     price: float | None = None
+    provider: str | None = None
+    prices: Path | None = None
     top: int = 5
     other: str | None = None
     measured: Path | None = None
@@ -162,7 +170,9 @@ class Answer:
     """What a search says.
 
     Args:
-        price_source: Who says what a device costs, and when; empty without a price.
+        place: The cluster's name, and the provider's where one was named.
+        price: Of a device, and who says so; None if nobody does.
+        time: Constants of time, which the steps were priced by.
         stack: What the constants were learned from.
         strategies: The best, in order.
         curve: The best for each number of devices.
@@ -179,7 +189,9 @@ class Answer:
     cluster: Cluster
     question: Question
     limits: Limits
-    price_source: str
+    place: str
+    price: Price | None
+    time: Calibrated
     stack: str
     findings: Findings
     strategies: tuple[Strategy, ...]
@@ -213,6 +225,16 @@ def answer_of(path: str, overrides: Sequence[str], asked: Asked) -> Answer:
     return answer_for(read_job(path, (*overrides, *_WITHOUT_STRATEGY)), asked)
 
 
+def price_at(path: str, overrides: Sequence[str], asked: Asked) -> Price | None:
+    """What a device costs where ``answer_of`` would search.
+
+    Raises: As ``answer_of`` for a cluster, a provider or a table of prices that cannot be.
+    """
+    loaded = read_job(path, (*overrides, *_WITHOUT_STRATEGY))
+    probe = _probe(asked.probe)
+    return _price(loaded, cluster_of(loaded) if probe is None else _cluster_of_probe(probe), asked)
+
+
 def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     """The best strategies for a job.
 
@@ -225,9 +247,11 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     probe = _probe(asked.probe)
     cluster = cluster_of(loaded) if probe is None else _cluster_of_probe(probe)
     question = question_of(loaded, cluster, asked.devices, probe)
-    price, price_source = _price(loaded, cluster, asked.price)
+    price = _price(loaded, cluster, asked)
     steps = loaded.job.train.steps
-    limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
+    limits = replace(
+        asked.limits, steps=steps, usd_per_device_hour=price.usd_per_device_hour if price else None
+    )
     time, memory, stack = constants(asked.measured, probe)
     findings = find(
         question,
@@ -251,7 +275,9 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         cluster=cluster,
         question=question,
         limits=limits,
-        price_source=price_source,
+        place=cluster.name if asked.provider is None else f"{cluster.name}@{asked.provider}",
+        price=price,
+        time=time,
         stack=stack,
         findings=findings,
         strategies=strategies,
@@ -477,7 +503,8 @@ class _Search:
 
     def alone(self, pool: Pool, asked: Asked) -> PoolAlone:
         """The best on one kind of devices: as many as were asked for and there are, on the same links."""
-        price, _ = _price(self.loaded, pool.cluster, asked.price)
+        found = _price(self.loaded, pool.cluster, asked)
+        price = found.usd_per_device_hour if found else None
         counts = tuple(sorted({min(count, pool.num_devices) for count in self.question.devices}))
         question = replace(self.question, fabric=pool.fabric, devices=counts, pools=())
         limits = replace(self.limits, usd_per_device_hour=price)
@@ -566,12 +593,31 @@ def _peak_flops_per_s(question: Question, devices: int) -> float:
     return first * one + (devices - first) * two
 
 
-def _price(loaded: LoadedJob, cluster: Cluster, price: float | None) -> tuple[float | None, str]:
-    """Of a device and hour, and who says so: the question, else the job, else the newest offers."""
-    if price is not None:
-        return price, "--price"
+def _price(loaded: LoadedJob, cluster: Cluster, asked: Asked) -> Price | None:
+    """Of a device and hour: the question's, else its provider's, else the job's, else the newest offers.
+
+    Raises: InputError for a question with two answers, PricesError for a table with mistakes, UnknownNameError for a provider
+        without an offer.
+    """
+    if asked.price is not None:
+        if asked.provider is not None:
+            raise InputError(
+                f"--price {asked.price:g} and a cluster at {asked.provider} are two prices; keep one"
+            )
+        return Price(usd_per_device_hour=asked.price, source="--price")
+    own = _own_prices(asked.prices)
     written = loaded.job.orchestration.price_usd_per_device_hour
-    if written is not None:
-        return written, PRICE_KEY
-    offered = offered_price(node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices))
-    return (offered.usd_per_device_hour, offered.source) if offered else (None, "")
+    if written is not None and asked.provider is None:
+        return Price(usd_per_device_hour=written, source=PRICE_KEY)
+    kinds = [node.accelerator.name for node in cluster.nodes for _ in range(node.num_devices)]
+    return offered_price(kinds, own=own, provider=asked.provider)
+
+
+def _own_prices(path: Path | None) -> Sequence[Offer]:
+    if path is None:
+        return ()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read prices: {error}") from error
+    return read_prices(text, source=str(path))

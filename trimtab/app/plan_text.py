@@ -1,6 +1,7 @@
 """What ``plan`` found, as people read it."""
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 
 from trimtab.app.mixture_text import mixture_lines
 from trimtab.app.plan_answers import Answer, Strategy
@@ -29,15 +30,17 @@ _BROKEN = {
 }
 
 
-def plan_lines(answer: Answer) -> Iterator[str]:
-    """Line by line."""
+def plan_lines(answer: Answer, *, today: date) -> Iterator[str]:
+    """Line by line; prices that are old by then are said to be."""
     question, findings = answer.question, answer.findings
     counts = ", ".join(map(str, question.devices))
-    yield f"{question.network.name} on {counts} of {answer.cluster.name}"
+    yield f"{question.network.name} on {counts} of {answer.place}"
     yield f"  searched    {findings.evaluated:,} layouts, time and memory of each; {_verdicts(answer)}"
     yield f"  learned     from {answer.stack}"
-    if answer.price_source:
-        yield f"  price       ${answer.limits.usd_per_device_hour:.2f} a device and hour: {answer.price_source}"
+    if answer.price:
+        yield f"  price       ${answer.price.usd_per_device_hour:.2f} a device and hour: {answer.price.source}"
+        if warning := answer.price.warning(today):
+            yield f"  warning     {warning}"
     yield f"  head-room   {answer.limits.headroom:.0%} of {format_bytes(question.fabric.memory_bytes)} stay free"
     if not answer.strategies:
         yield from _nothing(answer)

@@ -1,13 +1,19 @@
 """The verb ``plan``: the best strategies for a job on some cards, as formulas, and why not others."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from datetime import date
 from typing import Any
 
+from trimtab.app.calendar import today
 from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document, write_output
-from trimtab.app.plan_answers import EVERY, Answer, Asked, PoolAlone, Strategy, answer_of
+from trimtab.app.places import Place, place_of
+from trimtab.app.plan_answers import EVERY, Answer, Asked, PoolAlone, Strategy, answer_of, price_at
 from trimtab.app.plan_text import plan_lines
+from trimtab.app.side_by_side import side_by_side, side_by_side_lines
+from trimtab.catalog import Price as Offer
+from trimtab.cost.estimates import PRICE_KEY
 from trimtab.cost.search import Candidate, Largest, Mixture, Objective
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode
@@ -21,35 +27,64 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     """
     if (asked.beside or asked.plot is not None) and asked.devices is None:
         asked = replace(asked, devices=EVERY)
-    answer = answer_of(path, overrides, asked)
-    others = [
-        answer_of(path, (*overrides, f"orchestration.cluster={name}"), replace(asked, other=None))
-        for name in asked.beside
+    day = today()
+    questions = [
+        _here(overrides, asked),
+        *(_beside(overrides, asked, place_of(text)) for text in asked.beside),
     ]
+    for question in questions:
+        price_at(path, *question)  # a wrong name is told before the first search, which takes seconds
+    answer, *others = (answer_of(path, *question) for question in questions)
+    table = side_by_side([answer, *others], asked.objective) if others else None
     if asked.plot is not None:
         write_curves([answer, *others], asked.plot)
     if asked.out is not None and answer.recommended is not None:
         write_output(asked.out, answer.recommended.formulas + "\n", what="the formulas")
     if asked.is_json:
-        print_document({**document_of(answer), "beside": [document_of(other) for other in others]})
+        print_document(
+            {
+                **document_of(answer, day=day),
+                "beside": [document_of(other, day=day) for other in others],
+                "side_by_side": table.document(day=day) if table else None,
+            }
+        )
     else:
         for found in (answer, *others):
-            for line in plan_lines(found):
+            for line in plan_lines(found, today=day):
                 print(line)
+        for line in side_by_side_lines(table, day=day) if table else ():
+            print(line)
     return ExitCode.DONE if answer.strategies else ExitCode.INFEASIBLE
 
 
-def document_of(answer: Answer) -> dict[str, Any]:
-    """As JSON can hold it."""
+def _here(overrides: Sequence[str], asked: Asked) -> tuple[Sequence[str], Asked]:
+    place = place_of(asked.cluster)
+    return (*overrides, *place.overrides), replace(asked, provider=place.provider)
+
+
+def _beside(overrides: Sequence[str], asked: Asked, place: Place) -> tuple[Sequence[str], Asked]:
+    """The question of another place: what the job pays, and what was probed, holds where the job stands."""
+    there = place if place.cluster is not None else replace(place, cluster=place_of(asked.cluster).cluster)
+    return (
+        (*overrides, *there.overrides, f"{PRICE_KEY}=null"),
+        replace(asked, other=None, probe=None, provider=place.provider),
+    )
+
+
+def document_of(answer: Answer, *, day: date) -> dict[str, Any]:
+    """As JSON can hold it; prices have their age by then."""
     findings = answer.findings
     return {
         "run": answer.loaded.job.run,
         "network": answer.question.network.name,
         "cluster": answer.cluster.name,
+        "place": answer.place,
         "devices": list(answer.question.devices),
         "learned_from": answer.stack,
         "usd_per_device_hour": answer.limits.usd_per_device_hour,
-        "price_source": answer.price_source,
+        "price_source": answer.price.source if answer.price else "",
+        "price_warning": answer.price.warning(day) if answer.price else "",
+        "price_offers": [_offer(offer, day) for offer in answer.price.offers] if answer.price else [],
         "headroom": answer.limits.headroom,
         "evaluated": findings.evaluated,
         "verdicts": {verdict.value: count for verdict, count in findings.verdicts.items()},
@@ -90,6 +125,15 @@ def _mixture(mixture: Mixture, objective: Objective) -> dict[str, Any]:
         "efficiency": mixture.efficiency,
         "usd_ratio": mixture.usd_ratio,
         "pays": mixture.pays(objective),
+    }
+
+
+def _offer(offer: Offer, day: date) -> dict[str, Any]:
+    return {
+        **asdict(offer),
+        "kind": offer.kind.value,
+        "age_days": offer.age_days(day),
+        "is_stale": offer.is_stale(day),
     }
 
 

@@ -6,6 +6,7 @@ import platform
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from trimtab.app.machines import find_machine
 from trimtab.app.output import print_document, say, write_output
-from trimtab.catalog import THIS_MACHINE, Machine, Pair, Probe, ProbedRun, cluster, network
+from trimtab.catalog import THIS_MACHINE, CollectiveTime, Machine, Pair, Probe, ProbedRun, cluster, network
 from trimtab.cost.search import Fabric, Layout, Question, fabric_of_probe, plan_of, priced_cases
 from trimtab.plan.pipelines import StageSchedule
 from trimtab.terms import ExitCode, InputError, format_bytes, format_seconds
@@ -115,11 +116,21 @@ def probe_lines(probe: Probe) -> Iterator[str]:
     )
     for rank in probe.slow_ranks:
         yield f"  SLOW        rank {rank}: {probe.flops_per_s[rank] / 1e9:,.1f} GFLOP/s, a fifth below the median"
+    yield (
+        f"  attention   {min(probe.attention_flops_per_s) / 1e9:,.1f} GFLOP/s a rank, causal, forwards; "
+        f"a launch {format_seconds(probe.kernel_s)}"
+    )
     yield f"  memory      {format_bytes(min(probe.memory_bytes_per_s))} a second and rank, read and written"
     if probe.num_devices > 1:
         yield f"  collective  {format_seconds(probe.start_s)} before its first byte, between computing"
-        for size, seconds in probe.all_reduce_s.items():
-            yield f"              {format_bytes(size):>9} all-reduce {format_seconds(seconds)}"
+        for (name, ranks), times in groupby(
+            sorted(probe.collectives, key=lambda time: (time.name, time.ranks, time.size_bytes)),
+            key=lambda time: (time.name, time.ranks),
+        ):
+            told = ", ".join(
+                f"{format_bytes(time.size_bytes)} {format_seconds(time.seconds)}" for time in times
+            )
+            yield f"    {name} of {ranks}: {told}"
         for pair in probe.pairs:
             yield (
                 f"  ranks {pair.first}, {pair.second}  {format_seconds(pair.latency_s)} one way, "
@@ -179,8 +190,16 @@ def _divides(reference: Reference, layout: Layout) -> bool:
 
 
 def _probe(found: "Sequence[RankProbe]", ranks: int, memory_bytes: int, versions: dict[str, str]) -> Probe:
-    tables = [rank.all_reduce_s for rank in found]
-    table = {size: max(own[size] for own in tables) for size in tables[0]}
+    times = tuple(
+        CollectiveTime(
+            name=name, ranks=count, size_bytes=size, seconds=max(rank.collectives[key] for rank in found)
+        )
+        for key in found[0].collectives
+        for name, count, size in [key]
+    )
+    table = {
+        time.size_bytes: time.seconds for time in times if (time.name, time.ranks) == ("all_reduce", ranks)
+    }
     largest = max(table, default=0)
     # An all-reduce of p ranks sends 2 (p - 1) / p times its vector from each of them.
     sent = 2 * largest * (ranks - 1) / ranks
@@ -193,9 +212,11 @@ def _probe(found: "Sequence[RankProbe]", ranks: int, memory_bytes: int, versions
         memory_bytes=memory_bytes // ranks,
         flops_per_s=tuple(rank.flops_per_s for rank in found),
         memory_bytes_per_s=tuple(rank.memory_bytes_per_s for rank in found),
+        attention_flops_per_s=tuple(rank.attention_flops_per_s for rank in found),
+        kernel_s=max(rank.kernel_s for rank in found),
         start_s=max(rank.start_s for rank in found),
         link_bytes_per_s=link,
-        all_reduce_s=table,
+        collectives=times,
         pairs=tuple(
             Pair(first=first, second=second, latency_s=latency_s, bytes_per_s=rate)
             for first, rank in enumerate(found)

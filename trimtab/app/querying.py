@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from trimtab.app.output import print_document, say
 from trimtab.app.run_folders import RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
 from trimtab.app.saved_places import saved_place
+from trimtab.app.stored_checkpoints import folder_storage
 from trimtab.ledger.relations import run_relations
 from trimtab.plan.layout import network_of
 from trimtab.plan.relations.every_relation import PLAN_SCHEMAS, plan_relations
@@ -110,7 +112,9 @@ def find_subject(text: str, overrides: Sequence[str]) -> Subject:
     folder = find_run(text)
     if overrides:
         raise InputError(f"--set changes a job, and {folder.name} is a run: what it did is done")
-    records = run_relations(read_records(folder), find_checkpoints(saved_place(folder)))
+    written = read_records(folder)
+    storage = folder_storage(folder, written, now_unix_ns=time.time_ns())
+    records = run_relations(written, find_checkpoints(saved_place(folder)), storage)
     try:
         loaded = read_job(str(folder / RESOLVED_FILE))
         return Subject(relations=(*records, *plan_relations(compiled(loaded), loaded.program)))

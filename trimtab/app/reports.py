@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import yaml
 
 from trimtab.app.output import json_text, print_document
-from trimtab.app.run_folders import REPORT_FILE, RESOLVED_FILE, find_run, is_alive
+from trimtab.app.run_folders import REPORT_FILE, RESOLVED_FILE, find_run
 from trimtab.app.run_records import read_records
+from trimtab.app.stored_checkpoints import folder_storage
 from trimtab.ledger import (
     RunReport,
     compare,
@@ -52,18 +54,26 @@ class FolderReport:
         )
 
 
-def folder_report(folder: Path, results: Mapping[str, Any] | None = None) -> FolderReport:
+UnixClock = Callable[[], int]
+"""The wall clock, in nanoseconds since 1970."""
+
+
+def folder_report(
+    folder: Path, results: Mapping[str, Any] | None = None, *, clock: UnixClock = time.time_ns
+) -> FolderReport:
     """The report of a run as its folder has it now.
 
     Args:
         folder: Of the run.
         results: What the ranks said at their end, if the caller was there; else the report that was written then.
+        clock: Read once. Storage is paid until then; device time ends with the journals, whatever the clock says.
     """
     records = read_records(folder)
-    report = run_report(records, directory=str(folder.resolve()))
+    storage = folder_storage(folder, records, now_unix_ns=clock())
+    report = run_report(records, directory=str(folder.resolve()), storage=storage)
     if results is None:
         results = _saved_results(folder, num_steps=report.steps)
-    if report.state is RunState.RUNNING and not is_alive(folder):
+    if report.state is RunState.RUNNING and records.has_ended:
         report = _ended_unwatched(report, {} if records.agents else results)
     return FolderReport(
         report=replace(
@@ -86,9 +96,9 @@ def print_report(report: FolderReport, *, is_json: bool) -> None:
         print(report.text())
 
 
-def report_run(text: str, *, is_json: bool) -> int:
+def report_run(text: str, *, is_json: bool, clock: UnixClock = time.time_ns) -> int:
     """The verb ``report``: print the ledger of a run; returns the exit code."""
-    print_report(folder_report(find_run(text)), is_json=is_json)
+    print_report(folder_report(find_run(text), clock=clock), is_json=is_json)
     return ExitCode.DONE
 
 

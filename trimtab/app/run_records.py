@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trimtab.app.run_folders import JOURNAL_FOLDER
+from trimtab.app.run_folders import JOURNAL_FOLDER, is_alive
 from trimtab.ledger import (
     ClockReading,
     Event,
@@ -44,6 +44,7 @@ def read_records(folder: Path) -> RunRecords:
     Two conventions meet here: ranks number steps from 0, by what they compute; the ledger numbers updates
     from 1, by what was committed.
     """
+    has_ended = not is_alive(folder)  # asked first: what has ended by now has written everything
     agents = [
         [event for event in read_journal(path.read_bytes()).events if event.kind != EventKind.DECIDED]
         for path in _agent_files(folder / JOURNAL_FOLDER)
@@ -64,6 +65,7 @@ def read_records(folder: Path) -> RunRecords:
             incarnation: replace(reading, first_ns=reading.first_ns + offsets_ns.get(incarnation, 0))
             for incarnation, reading in read_clock_files(folder / CLOCKS_FOLDER)
         },
+        has_ended=has_ended,
     )
 
 

@@ -18,6 +18,7 @@ from trimtab.catalog.errors import (
     ConfigProblem,
     FailuresError,
     NetworkError,
+    PricesError,
     ProbeError,
     UnknownNameError,
 )
@@ -33,18 +34,21 @@ from trimtab.catalog.networks import (
     Tensor,
     TensorKind,
 )
-from trimtab.catalog.prices import Price, PriceKind, price_of, prices_of
-from trimtab.catalog.probes import Pair, Probe, ProbedRun, read_probe
+from trimtab.catalog.price_tables import read_prices
+from trimtab.catalog.prices import STALE_AFTER_DAYS, Price, PriceKind, price_of, prices_of
+from trimtab.catalog.probes import CollectiveTime, Pair, Probe, ProbedRun, read_probe
 from trimtab.catalog.published import published_runs, published_shapes
 
 __all__ = [
     "HOST",
+    "STALE_AFTER_DAYS",
     "THIS_MACHINE",
     "Accelerator",
     "Activation",
     "Bias",
     "Cluster",
     "ClusterError",
+    "CollectiveTime",
     "ConfigError",
     "ConfigProblem",
     "FailuresError",
@@ -60,6 +64,7 @@ __all__ = [
     "Positions",
     "Price",
     "PriceKind",
+    "PricesError",
     "Probe",
     "ProbeError",
     "ProbedRun",
@@ -79,5 +84,6 @@ __all__ = [
     "prices_of",
     "published_runs",
     "published_shapes",
+    "read_prices",
     "read_probe",
 ]

@@ -6,6 +6,7 @@ InputError
 │   └── ConfigError    a config.json describes no network that can be computed
 ├── ClusterError       a cluster lacks what it needs
 ├── FailuresError      a mixture of faults is none
+├── PricesError        a table of prices has mistakes
 └── ProbeError         a document holds no measurements of a machine
 """
 
@@ -62,6 +63,10 @@ class ClusterError(InputError):
 
 class FailuresError(InputError):
     """A mixture of faults has a key that there is not, lacks one, or has a value that cannot be."""
+
+
+class PricesError(InputError):
+    """A table of prices has mistakes; the message has a line for each."""
 
 
 class ProbeError(InputError):

@@ -1,12 +1,17 @@
 """What an hour of a device was offered for, by whom and when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 
 from trimtab.catalog.errors import UnknownNameError
 from trimtab.catalog.tables import csv_rows
+
+STALE_AFTER_DAYS = 90
+"""Age at which a price is no longer shown without a warning. An index of H100 rose from 1.70 dollars an hour in October 2025
+to 2.35 in March 2026 (both in prices.csv): in 90 days that is about a fifth."""
 
 
 class PriceKind(StrEnum):
@@ -37,14 +42,37 @@ class Price:
     """Empty if not stated."""
     source: str
 
+    def age_days(self, today: date) -> int | None:
+        """Days since its date, of a month its first day; None without a date. Of a date to come it is below zero."""
+        if not self.as_of:
+            return None
+        year, month, *day = map(int, self.as_of.split("-"))
+        return (today - date(year, month, day[0] if day else 1)).days
+
+    def is_stale(self, today: date) -> bool:
+        """Whether it is older than ``STALE_AFTER_DAYS``, or nobody knows how old."""
+        age = self.age_days(today)
+        return age is None or age > STALE_AFTER_DAYS
+
 
 def prices_of(
-    accelerator: str, *, kind: PriceKind = PriceKind.ON_DEMAND, provider: str | None = None
+    accelerator: str,
+    *,
+    kind: PriceKind = PriceKind.ON_DEMAND,
+    provider: str | None = None,
+    own: Sequence[Price] = (),
 ) -> tuple[Price, ...]:
-    """Every offer of a device on these terms, newest first, then cheapest; empty if none is known."""
+    """Every offer of a device on these terms, newest first, then cheapest; empty if none is known.
+
+    Args:
+        accelerator: Its name.
+        kind: The terms.
+        provider: The only one that counts; None: all.
+        own: A user's table, which replaces the catalog for every device that it has an offer of on these terms.
+    """
     offers = [
         price
-        for price in _prices()
+        for price in _offers(own)
         if price.accelerator == accelerator and price.kind is kind and provider in (None, price.provider)
     ]
     offers.sort(key=lambda price: price.usd_per_device_hour)
@@ -53,32 +81,44 @@ def prices_of(
 
 
 def price_of(
-    accelerator: str, *, kind: PriceKind = PriceKind.ON_DEMAND, provider: str | None = None
+    accelerator: str,
+    *,
+    kind: PriceKind = PriceKind.ON_DEMAND,
+    provider: str | None = None,
+    own: Sequence[Price] = (),
 ) -> Price:
     """The newest offer of a device on these terms; of several with one date the (lower) median.
 
-    A dated offer of one provider, not what a user pays: a price in the job file goes before it.
+    A dated offer of one provider, not what a user pays: a price in the job file goes before it. Arguments are those of
+    ``prices_of``.
     Raises: UnknownNameError for an unknown provider, and if there is none; the message lists what has
         such a price.
     """
-    _refuse_unknown_provider(provider)
-    offers = prices_of(accelerator, kind=kind, provider=provider)
+    offers = prices_of(accelerator, kind=kind, provider=provider, own=own)
     if not offers:
+        known = _offers(own)
+        _refuse_unknown_provider(provider, known)
         terms = f"{kind} price from {provider} for" if provider else f"{kind} price for"
-        raise UnknownNameError(terms, accelerator, _priced(kind, provider))
+        raise UnknownNameError(terms, accelerator, _priced(kind, provider, known))
     newest = [price for price in offers if price.as_of == offers[0].as_of]
     return newest[(len(newest) - 1) // 2]
 
 
-def _refuse_unknown_provider(provider: str | None) -> None:
-    providers = {price.provider for price in _prices()}
+def _offers(own: Sequence[Price]) -> Sequence[Price]:
+    """The catalog's, without those that a user's own replace, and those."""
+    replaced = {(price.accelerator, price.kind) for price in own}
+    return [*(price for price in _prices() if (price.accelerator, price.kind) not in replaced), *own]
+
+
+def _refuse_unknown_provider(provider: str | None, offers: Sequence[Price]) -> None:
+    providers = {price.provider for price in offers}
     if provider is not None and provider not in providers:
         raise UnknownNameError("provider", provider, providers)
 
 
-def _priced(kind: PriceKind, provider: str | None) -> set[str]:
+def _priced(kind: PriceKind, provider: str | None, offers: Sequence[Price]) -> set[str]:
     return {
-        price.accelerator for price in _prices() if price.kind is kind and provider in (None, price.provider)
+        price.accelerator for price in offers if price.kind is kind and provider in (None, price.provider)
     }
 
 

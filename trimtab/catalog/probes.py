@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.catalog.errors import ProbeError
 
-VERSION = 1
+VERSION = 2
 """Of the document; another one is refused."""
 
 
@@ -24,6 +24,23 @@ class Pair:
     second: int
     latency_s: float
     bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveTime:
+    """A collective in a group of neighbours, all groups of that size at once.
+
+    Args:
+        name: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
+        ranks: In the group.
+        size_bytes: Of the whole vector, which each rank has or gets, or of which it gets its piece.
+        seconds: After a barrier, least of several, on the slowest rank.
+    """
+
+    name: str
+    ranks: int
+    size_bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +70,11 @@ class Probe:
         memory_bytes: Of one rank.
         flops_per_s: Of the best product, by rank.
         memory_bytes_per_s: Of a copy, read and written bytes together, by rank.
+        attention_flops_per_s: Of causal attention forwards, by rank; FLOPs of the triangle only.
+        kernel_s: Of an operator on next to nothing: what each launch costs.
         start_s: Of a collective of next to nothing between computing.
         link_bytes_per_s: Of a large collective, each rank's.
-        all_reduce_s: Seconds by bytes.
+        collectives: By kind, group and size.
         pairs: Of ranks.
         runs: Real steps.
     """
@@ -67,9 +86,11 @@ class Probe:
     memory_bytes: int
     flops_per_s: tuple[float, ...]
     memory_bytes_per_s: tuple[float, ...]
+    attention_flops_per_s: tuple[float, ...]
+    kernel_s: float
     start_s: float
     link_bytes_per_s: float
-    all_reduce_s: Mapping[int, float]
+    collectives: tuple[CollectiveTime, ...]
     pairs: tuple[Pair, ...]
     runs: tuple[ProbedRun, ...]
 
@@ -108,9 +129,8 @@ def read_probe(text: str, *, source: str) -> Probe:
                 **found,
                 "flops_per_s": tuple(found["flops_per_s"]),
                 "memory_bytes_per_s": tuple(found["memory_bytes_per_s"]),
-                "all_reduce_s": {
-                    int(size): float(seconds) for size, seconds in found["all_reduce_s"].items()
-                },
+                "attention_flops_per_s": tuple(found["attention_flops_per_s"]),
+                "collectives": tuple(CollectiveTime(**time) for time in found["collectives"]),
                 "pairs": tuple(Pair(**pair) for pair in found["pairs"]),
                 "runs": tuple(ProbedRun(**run) for run in found["runs"]),
             }

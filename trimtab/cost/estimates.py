@@ -7,8 +7,10 @@ pipeline is simulated. The interval is that of published runs around this model,
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from trimtab.catalog import Cluster, FlopConvention, UnknownNameError, price_of
+from trimtab.catalog import Price as Offer
 from trimtab.cost.block_bytes import compute_type
 from trimtab.cost.counts import Counts, counts_of
 from trimtab.cost.early_times import update_communication
@@ -41,6 +43,8 @@ ASSUMPTIONS = (
 
 PRICE_KEY = "orchestration.price_usd_per_device_hour"
 """Where a user says what a device costs."""
+
+_REMEDY = f"say what you pay by {PRICE_KEY}, or in a table of your own, plan --prices FILE"
 
 _SECONDS_PER_HOUR = 3600
 
@@ -96,10 +100,23 @@ class Price:
     Args:
         usd_per_device_hour: In dollars, the mean of all devices.
         source: Who says so, and when.
+        offers: That it was taken from, one a kind of device; none where the user says what it is.
     """
 
     usd_per_device_hour: float
     source: str
+    offers: tuple[Offer, ...] = ()
+
+    def warning(self, today: date) -> str:
+        """What is to be said of the age of its offers: date, source, and how to give one's own; empty if nothing is."""
+        said = [_said(offer, today) for offer in self.offers if offer.is_stale(today)]
+        return f"{'; '.join(said)}; {_REMEDY}" if said else ""
+
+
+def _said(offer: Offer, today: date) -> str:
+    age_days = offer.age_days(today)
+    age = "of an unknown date" if age_days is None else f"of {offer.as_of}, {age_days} days old"
+    return f"the newest price of {offer.accelerator} is {age} ({offer.provider}; {offer.source})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,12 +219,24 @@ def price_for(plan: Plan, usd_per_device_hour: float | None) -> Price | None:
     return offered_price(device.kind for device in plan.bound.devices)
 
 
-def offered_price(devices: Iterable[str]) -> Price | None:
-    """The mean of the newest offers for devices by their kinds; None if one kind has none."""
+def offered_price(
+    devices: Iterable[str], *, own: Sequence[Offer] = (), provider: str | None = None
+) -> Price | None:
+    """The mean of the newest offers for devices by their kinds; None if one kind has none.
+
+    Args:
+        devices: Kinds, one a device.
+        own: The user's own table, which goes before the catalog.
+        provider: The only one whose offers count; None: all.
+
+    Raises: UnknownNameError if a provider is named and has no offer for one of the kinds.
+    """
     kinds = Counter(devices)
     try:
-        offers = {kind: price_of(kind) for kind in kinds}
+        offers = {kind: price_of(kind, own=own, provider=provider) for kind in kinds}
     except UnknownNameError:
+        if provider is not None:
+            raise
         return None
     total = sum(offer.usd_per_device_hour * kinds[kind] for kind, offer in offers.items())
     source = "; ".join(
@@ -215,7 +244,7 @@ def offered_price(devices: Iterable[str]) -> Price | None:
         f"{offer.as_of or 'an unknown date'}"
         for offer in offers.values()
     )
-    return Price(usd_per_device_hour=total / kinds.total(), source=source)
+    return Price(usd_per_device_hour=total / kinds.total(), source=source, offers=tuple(offers.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

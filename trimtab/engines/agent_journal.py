@@ -29,8 +29,8 @@ class AgentJournal:
             journal_path(launch), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
 
-    def begin(self) -> None:
-        """The attempt begins, and the devices of this host are paid for from now on."""
+    def begin(self) -> int:
+        """The attempt begins; returns the moment, from which on devices are paid for once they are there."""
         launch = self._launch
         self.record(
             EventKind.RUN,
@@ -41,9 +41,13 @@ class AgentJournal:
             pid=os.getpid(),
             boot=_boot_id(),
         )
-        for device, host in enumerate(launch.placement):
+        return time.monotonic_ns()
+
+    def hold(self, since_ns: int) -> None:
+        """The devices of this host are in use, and paid for since a moment: what could not be started costs nothing."""
+        for device, host in enumerate(self._launch.placement):
             if host == FIRST:
-                self.record(EventKind.ALLOCATED, device=device)
+                self.record(EventKind.ALLOCATED, at_ns=since_ns, device=device)
 
     def end(self, outcome: Outcome) -> None:
         """The last process is gone."""

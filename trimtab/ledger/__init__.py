@@ -13,11 +13,14 @@ from trimtab.ledger.recoveries import Recovery, recoveries_of
 from trimtab.ledger.rendering import render_comparison, render_report
 from trimtab.ledger.report import RunReport, run_report
 from trimtab.ledger.series import Metric, Point, all_points, default_series
+from trimtab.ledger.storage import HOURS_PER_MONTH, STORAGE_PRICE_KEY, Storage, StoredCheckpoint, storage_of
 
 __all__ = [
     "ADVICE",
     "CLOCK_FILE_BYTES",
     "ENTRIES",
+    "HOURS_PER_MONTH",
+    "STORAGE_PRICE_KEY",
     "Account",
     "AccountError",
     "ClockFile",
@@ -40,6 +43,8 @@ __all__ = [
     "RunRecords",
     "RunReport",
     "Setting",
+    "Storage",
+    "StoredCheckpoint",
     "WeightsDigest",
     "account",
     "all_points",
@@ -58,5 +63,6 @@ __all__ = [
     "render_comparison",
     "render_report",
     "run_report",
+    "storage_of",
     "weights_digest",
 ]

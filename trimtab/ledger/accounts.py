@@ -108,9 +108,11 @@ class Account:
         return None if costs is None else fsum(costs.values())
 
     def dollars(self) -> dict[Entry, float] | None:
-        """Dollars of every line of the ledger; None unless every device that was held has a price."""
-        prices = [device.price_usd_per_hour for device in self.devices]
-        if not prices or None in prices:
+        """Dollars of every line of the ledger; None unless every device that was held has a price.
+
+        Where no device was held it is zero, whatever one would have cost.
+        """
+        if any(device.price_usd_per_hour is None for device in self.devices):
             return None
         return {
             entry: fsum(

@@ -93,7 +93,11 @@ class EventKind(StrEnum):
     DIGEST = "digest"
     """step, epoch, weights_sha256: of the weights after a step, where the job asks for it."""
     CHECKPOINT = "checkpoint"
-    """step, state: saved, failed or skipped."""
+    """By the lead rank: step (committed when it was taken), state: saved, failed or skipped. One that is saved has bytes
+    and unix_ns, the wall clock when it was known to be durable: what is kept between two attempts, or over a boot,
+    cannot be told by monotonic time."""
+    PRUNED = "pruned"
+    """By the lead rank: step, unix_ns: a checkpoint that was saved is gone."""
 
 
 class Incarnation(NamedTuple):
@@ -113,6 +117,8 @@ class RunRecords:
     """The journal of each process."""
     clocks: Mapping[Incarnation, ClockReading]
     """The clock file of each process that started its clocks."""
+    has_ended: bool = False
+    """Whether nobody is at work in the run: if its last attempt has said no end, it was cut off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

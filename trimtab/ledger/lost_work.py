@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.ledger.attempts import attempts_of
+from trimtab.ledger.attempts import Attempt, attempts_of
 from trimtab.ledger.events import EventKind, Lap, RunRecords
 from trimtab.ledger.series import progress
 from trimtab.ledger.timelines import Life
+from trimtab.terms import RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,16 +26,23 @@ class Rollback:
 
 
 def rollbacks_of(records: RunRecords) -> list[Rollback]:
-    """Every rollback of a run, in order: those that were said, and those that resuming from a checkpoint implies.
+    """Every rollback of a run, in order: those that were said, those that resuming from a checkpoint implies, and those
+    that must come.
 
-    An attempt whose first commit is step n has begun with the state of step n - 1.
+    An attempt whose first commit is step n has begun with the state of step n - 1. Until a later attempt tells, one that
+    failed or was cut off is lost after the newest checkpoint that was durable by its end: nothing else can be gone on from.
     """
     first_steps: dict[int, int] = {}
     for number, event in progress(records):
         if event.kind == EventKind.COMMIT:
             first_steps.setdefault(number - 1, event.integer("step"))
     rollbacks = []
-    for index, attempt in enumerate(attempts_of(records)):
+    attempts = attempts_of(records)
+    durable = _durable_steps(records, attempts)
+    told = first_steps.keys() | {
+        i for i, attempt in enumerate(attempts) if attempt.events(EventKind.ROLLBACK)
+    }
+    for index, attempt in enumerate(attempts):
         if index in first_steps:
             start_ns = attempt.journal[0].t_ns
             rollbacks.append(Rollback(attempt=index, t_ns=start_ns, to_step=first_steps[index] - 1))
@@ -42,7 +50,46 @@ def rollbacks_of(records: RunRecords) -> list[Rollback]:
             Rollback(attempt=index, t_ns=event.t_ns, to_step=event.integer("to_step"))
             for event in attempt.events(EventKind.ROLLBACK)
         ]
+        later = range(index + 1, len(attempts))
+        is_over = records.has_ended or bool(later)
+        if not any(place in told for place in later) and _has_failed(attempt, is_over=is_over):
+            rollbacks.append(Rollback(attempt=index, t_ns=_END_OF_TIME_NS, to_step=durable[index]))
     return rollbacks
+
+
+_END_OF_TIME_NS = 2**63 - 1
+"""After everything that an attempt did, whichever clock it was told by."""
+
+
+def _has_failed(attempt: Attempt, *, is_over: bool) -> bool:
+    """Whether an attempt ended without saving its state: it says so, or it is over and has said nothing."""
+    endings = attempt.events(EventKind.FINISHED)
+    return endings[-1].fields.get("state") == RunState.FAILED if endings else is_over
+
+
+def _durable_steps(records: RunRecords, attempts: Sequence[Attempt]) -> list[int]:
+    """The newest checkpoint at the end of each attempt, by its step; 0, the initial state, where there is none."""
+    told = [
+        (number - 1, event) for number, event in progress(records, (EventKind.CHECKPOINT, EventKind.PRUNED))
+    ]
+    told += [
+        (index, event)
+        for index, attempt in enumerate(attempts)
+        for event in attempt.events(EventKind.ROLLBACK)
+    ]
+    told.sort(key=lambda pair: (pair[0], pair[1].t_ns))
+    saved: set[int] = set()
+    newest = [0] * len(attempts)
+    for index, _ in enumerate(attempts):
+        for _, event in (pair for pair in told if pair[0] == index):
+            if event.kind == EventKind.ROLLBACK:
+                saved = {step for step in saved if step <= event.integer("to_step")}
+            elif event.kind == EventKind.PRUNED:
+                saved.discard(event.integer("step"))
+            elif event.fields.get("state") == "saved":
+                saved.add(event.integer("step"))
+        newest[index] = max(saved, default=0)
+    return newest
 
 
 class Part(NamedTuple):

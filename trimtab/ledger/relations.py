@@ -1,4 +1,4 @@
-"""A run as relations: steps, laps, the ledger, events, attempts, recoveries and checkpoints.
+"""A run as relations: steps, laps, the ledger, events, attempts, recoveries, checkpoints and storage.
 
 Times are nanoseconds of the monotonic clock of the machine that wrote them, and seconds since the attempt's
 first event; those of two machines, or of two boots of one, cannot be compared.
@@ -16,6 +16,7 @@ from trimtab.ledger.events import EventKind, Incarnation, Lap, RunRecords, laps_
 from trimtab.ledger.journal import Event
 from trimtab.ledger.recoveries import Recovery, recoveries_of
 from trimtab.ledger.series import Metric, Point, default_series
+from trimtab.ledger.storage import Storage, StoredCheckpoint, moment_of
 from trimtab.terms import Clock, Column, ColumnType, LedgerClass, Relation, Schema
 
 _TEXT, _INTEGER, _REAL, _BOOLEAN = (
@@ -304,11 +305,44 @@ CHECKPOINTS: Schema[FoundCheckpoint] = Schema(
     ),
 )  # fmt: skip
 
-RUN_SCHEMAS: tuple[Schema[Any], ...] = (STEPS, LAPS, LEDGER, EVENTS, ATTEMPTS, RECOVERIES, CHECKPOINTS)
+STORAGE: Schema[tuple[Storage, StoredCheckpoint]] = Schema(
+    name="storage",
+    meaning="a checkpoint for as long as it was kept, which is paid for beside devices",
+    columns=(
+        Column("step", _INTEGER, "after which it was saved", lambda found: found[1].step),
+        Column("bytes", ColumnType.BIG_INTEGER, "of its files", lambda found: found[1].size_bytes),
+        Column(
+            "saved", _TEXT, "when it was durable, by the wall clock: `2026-11-30T12:00:00Z`",
+            lambda found: moment_of(found[1].saved_unix_ns),
+        ),
+        Column(
+            "gone", _TEXT, "when it was removed; NULL if it is there",
+            lambda found: None if found[1].gone_unix_ns is None else moment_of(found[1].gone_unix_ns),
+        ),
+        Column(
+            "gb_months", _REAL, "10^9 bytes and 730 hours, until now if it is there",
+            lambda found: found[0].gb_months_of(found[1]),
+        ),
+        Column("usd", _REAL, "dollars for it; NULL without a price", lambda found: found[0].usd_of(found[1])),
+    ),
+)  # fmt: skip
+
+RUN_SCHEMAS: tuple[Schema[Any], ...] = (
+    STEPS,
+    LAPS,
+    LEDGER,
+    EVENTS,
+    ATTEMPTS,
+    RECOVERIES,
+    CHECKPOINTS,
+    STORAGE,
+)
 """What every run has, in order."""
 
 
-def run_relations(records: RunRecords, checkpoints: Iterable[FoundCheckpoint]) -> tuple[Relation, ...]:
+def run_relations(
+    records: RunRecords, checkpoints: Iterable[FoundCheckpoint], storage: Storage | None = None
+) -> tuple[Relation, ...]:
     """Every relation of a run; their rows are made when they are asked for.
 
     Making rows raises JournalError or AccountError, as ``account`` does, if a journal does not hold what it must.
@@ -316,6 +350,7 @@ def run_relations(records: RunRecords, checkpoints: Iterable[FoundCheckpoint]) -
     Args:
         records: Of a run that is over, or in progress.
         checkpoints: What is in its folder of checkpoints.
+        storage: What they have taken up until now; None where that is not asked for.
     """
     return (
         STEPS.filled(lambda: _committed(records)),
@@ -325,6 +360,9 @@ def run_relations(records: RunRecords, checkpoints: Iterable[FoundCheckpoint]) -
         ATTEMPTS.filled(lambda: _tried(records)),
         RECOVERIES.filled(lambda: enumerate(recoveries_of(records), start=1)),
         CHECKPOINTS.filled(lambda: checkpoints),
+        STORAGE.filled(
+            lambda: [(storage, checkpoint) for checkpoint in storage.checkpoints] if storage else []
+        ),
     )
 
 

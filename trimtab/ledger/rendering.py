@@ -9,7 +9,8 @@ from trimtab.ledger.advice import ADVICE, biggest_leak
 from trimtab.ledger.comparison import Comparison, EntryPair, Outcome, Setting
 from trimtab.ledger.recoveries import Recovery
 from trimtab.ledger.report import RunReport
-from trimtab.terms import Layer, format_seconds
+from trimtab.ledger.storage import STORAGE_PRICE_KEY, moment_of
+from trimtab.terms import Layer, format_bytes, format_seconds
 
 MIN_WIDTH = 40
 """Narrower terminals get lines of this width."""
@@ -31,6 +32,7 @@ def render_report(report: RunReport, *, width: int = 80) -> str:
         [
             _summary(report, width),
             _table(_ledger_rows(report.account), width, drop_first=("time", "dollars")),
+            _storage(report, width),
             _leak(report.account, width),
             _recoveries(report.recoveries, width),
             _paragraph(f"error: {report.error}", width) if report.error else [],
@@ -96,6 +98,29 @@ def _ledger_rows(account: Account) -> list[_Row]:
 def _ledger_row(name: str, account: Account, ns: int, usd: float | None) -> _Row:
     share = f"{100 * ns / account.allocated_ns:.1f} %" if account.allocated_ns else _UNKNOWN
     return name, share, format_seconds(ns / _NS_PER_S), _dollars(usd)
+
+
+def _storage(report: RunReport, width: int) -> list[str]:
+    """What is paid whether devices are held or not: never a line among their time."""
+    storage = report.storage
+    if storage is None or not (storage.checkpoints or storage.num_untimed):
+        return []
+    price = f"no price known, see {STORAGE_PRICE_KEY}"
+    if storage.usd_per_gb_month is not None:
+        price = f"{_dollars(storage.cost_usd)} at ${storage.usd_per_gb_month:g} for a GB and month"
+    head = (
+        f"storage: {_count(len(storage.kept), 'checkpoint')} of {format_bytes(storage.kept_bytes)} kept, "
+        f"{storage.gb_months:.3g} GB months by {moment_of(storage.now_unix_ns)}, {price}"
+    )
+    lines = _paragraph(head, width)
+    device_usd = report.account.cost_usd
+    if device_usd is not None and storage.cost_usd is not None:
+        both = f"devices and storage together: {_dollars(device_usd + storage.cost_usd)}"
+        lines += _paragraph(both, width, indent="  ")
+    if storage.num_untimed:
+        missing = f"{_count(storage.num_untimed, 'checkpoint')} of an earlier release not counted: nobody wrote down when"
+        lines += _paragraph(missing, width, indent="  ")
+    return lines
 
 
 def _leak(account: Account, width: int) -> list[str]:

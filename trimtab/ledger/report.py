@@ -10,6 +10,7 @@ from trimtab.ledger.errors import JournalError
 from trimtab.ledger.events import EventKind, RunRecords, laps_of
 from trimtab.ledger.recoveries import Recovery, recoveries_of
 from trimtab.ledger.series import Metric, all_points, default_series
+from trimtab.ledger.storage import Storage
 from trimtab.terms import RunState
 
 _NS_PER_S = 10**9
@@ -38,6 +39,8 @@ class RunReport:
     recoveries: Sequence[Recovery]
     account: Account
     error: str | None
+    storage: Storage | None = None
+    """What is paid beside devices; None if nobody has looked."""
 
     def document(self) -> dict[str, Any]:
         """The report as JSON can hold it: what ``run --json`` prints."""
@@ -60,15 +63,17 @@ class RunReport:
             },
             "cost_usd": self.account.cost_usd,
             "error": self.error,
+            "storage": self.storage.document() if self.storage else None,
         }
 
 
-def run_report(records: RunRecords, *, directory: str) -> RunReport:
+def run_report(records: RunRecords, *, directory: str, storage: Storage | None = None) -> RunReport:
     """The report of a run from what it wrote.
 
     Args:
         records: Of a run that is over, or in progress.
         directory: The run's directory, as it is shown.
+        storage: Of the same records, at the moment of the report; None where it is not asked for.
 
     Raises: AccountError and JournalError as ``account``.
     """
@@ -94,6 +99,7 @@ def run_report(records: RunRecords, *, directory: str) -> RunReport:
         recoveries=recoveries_of(records),
         account=account(records),
         error=ending.get("error"),
+        storage=storage,
     )
 
 

@@ -1,6 +1,6 @@
 """Metrics over the steps of a run, whatever number of attempts it took."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,8 +62,13 @@ def default_series(records: RunRecords, metric: Metric) -> list[Point]:
     return series
 
 
-def progress(records: RunRecords) -> Iterator[tuple[int, Event]]:
-    """Commits and evaluations of all lead ranks with their attempt, counted from 1, in order of time."""
+def progress(
+    records: RunRecords, kinds: Collection[str] = (EventKind.COMMIT, EventKind.EVALUATION)
+) -> Iterator[tuple[int, Event]]:
+    """Events of all ranks, of some kinds, with their attempt, counted from 1, in order of time.
+
+    Without kinds, commits and evaluations, which only lead ranks tell.
+    """
     attempts = attempts_of(records)
     attempt_of = {
         process.incarnation: number
@@ -74,7 +79,7 @@ def progress(records: RunRecords) -> Iterator[tuple[int, Event]]:
         (attempt_of.get(incarnation, len(attempts)), event)
         for incarnation, journal in records.ranks.items()
         for event in journal
-        if event.kind in (EventKind.COMMIT, EventKind.EVALUATION)
+        if event.kind in kinds
     ]
     yield from sorted(found, key=lambda pair: (pair[0], pair[1].t_ns))
 

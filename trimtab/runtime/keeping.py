@@ -423,6 +423,7 @@ class Keeper:
                     "state": "saved",
                     "seconds": event.seconds,
                     "bytes": event.size_bytes,
+                    "unix_ns": time.time_ns(),
                 }
                 self._tell("checkpoint", fields)
             case Failed():
@@ -430,7 +431,7 @@ class Keeper:
             case Skipped():
                 self._tell("checkpoint", {"step": event.step, "state": "skipped", "reason": event.reason})
             case Pruned():
-                self._tell("pruned", {"step": event.step})
+                self._tell("pruned", {"step": event.step, "unix_ns": time.time_ns()})
             case WriterLost():
                 self._tell("warning", {"text": event.reason})
             case _:

@@ -353,6 +353,8 @@ class Orchestration(Card):
     """CPU threads of one rank; a constant of the run. Default: 1."""
     price_usd_per_device_hour: NaturalFloat | None = None
     """Price of one device, in dollars an hour. Default: the catalog's, else none and no dollars shown."""
+    storage_usd_per_gb_month: NaturalFloat | None = None
+    """Price of keeping 10^9 bytes of checkpoints, in dollars a month. Default: none, and no dollars shown for them."""
     cluster: Word | None = None
     """Name of a cluster of the catalog. Default: this machine."""
     runs: Word = "runs"

@@ -6,7 +6,8 @@ InputError                 (terms)
     ├── YamlError          the text is not the YAML that we read
     ├── StrategyError      a statement of the strategy language is wrong
     ├── JobFileError       the job file, its base files, its overrides or their combination is wrong
-    └── ScenarioError      a scenario file or its workload is wrong
+    ├── ScenarioError      a scenario file or its workload is wrong
+    └── TuningError        a tuning file is wrong
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,10 @@ class JobFileError(SpecError):
 
 class ScenarioError(SpecError):
     """A scenario file is wrong, its workload is, or what it says of both cannot hold together."""
+
+
+class TuningError(SpecError):
+    """A tuning file is wrong, or two of its settings cannot hold together."""
 
 
 def render_problem(problem: Problem, documents: Mapping[str, str]) -> str:

@@ -21,6 +21,9 @@ def test_what_was_measured_is_believed():
     place = NAMES.index("collective_s")
     assert np.exp(known.means[place]) == pytest.approx(1.5e-3)
     assert known.constants[place].high > 1.5e-3 > BELIEF.constants[place].high
+    # The slowest rank's: 0.6e11 of 1.2e11, for heads of 64.
+    assert np.exp(known.means[NAMES.index("attention_share")]) == pytest.approx(0.5 * 80 / 64)
+    assert np.exp(known.means[NAMES.index("kernel_s")]) == pytest.approx(2e-6)
     untouched = NAMES.index("product_share")
     assert known.means[untouched] == BELIEF.means[untouched]
 

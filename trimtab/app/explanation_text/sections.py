@@ -330,6 +330,8 @@ def _notes(found: Explanation, width: int) -> Iterator[Line]:
     if cost.usd_per_device_hour is not None:
         price = f"{cost.usd_per_device_hour:g} dollars per device and hour: {cost.price_source}"
         yield from _note("price: " + price, width)
+    if cost.price_warning:
+        yield from _note("warning: " + cost.price_warning, width)
     if cost.step_s is not None:
         yield from _note(f"interval: {cost.interval}", width)
     for text in cost.assumptions:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.app.pages.markup import Markup, element, joined
+from trimtab.app.pages.svg_marks import dot, line, words
 
 _WIDTH, _HEIGHT = 330, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40
@@ -74,14 +75,14 @@ def curves_svg(title: str, notes: Sequence[str], panels: Sequence[Panel]) -> str
     parts: list[Markup] = [
         element("title", title),
         element("rect", width=width, height=height, fill="#ffffff"),
-        _text(12, 20, title, size=14, weight="600"),
+        words(12, 20, title, size=14, weight="600"),
         *(
-            _legend(number, name, x=12 + 150 * number, y=height - 15 * len(notes) - 10)
+            _legend(number, name, x=12 + 185 * number, y=height - 15 * len(notes) - 10)
             for number, name in enumerate(names)
         ),
         *(
-            _text(12, height - 15 * (len(notes) - line) + 6, note, size=10, color="#555555")
-            for line, note in enumerate(notes)
+            words(12, height - 15 * (len(notes) - number) + 6, note, size=10, color="#555555")
+            for number, note in enumerate(notes)
         ),
         *(
             element("g", _panel(panel), transform=f"translate({_WIDTH * number} 24)")
@@ -109,16 +110,16 @@ def _panel(panel: Panel) -> Markup:
     )
     counts = sorted({point.devices for point in points})
     shown = counts if len(counts) <= 8 else counts[:: -(-len(counts) // 8)]
-    parts: list[Markup] = [_text(_LEFT, _TOP - 10, panel.title, size=12, weight="600")]
+    parts: list[Markup] = [words(_LEFT, _TOP - 10, panel.title, size=12, weight="600")]
     for devices in shown:
         x = across.at(devices)
-        parts.append(_line(x, _TOP, x, _HEIGHT - _BOTTOM, "#eeeeee"))
-        parts.append(_text(x, _HEIGHT - _BOTTOM + 15, f"{devices:,}", size=10, anchor="middle"))
+        parts.append(line(x, _TOP, x, _HEIGHT - _BOTTOM, "#eeeeee"))
+        parts.append(words(x, _HEIGHT - _BOTTOM + 15, f"{devices:,}", size=10, anchor="middle"))
     for value in up.ticks(panel.unit):
         y = up.at(value)
-        parts.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, "#eeeeee"))
-        parts.append(_text(_LEFT - 6, y + 3.5, panel.say(value), size=10, anchor="end"))
-    parts.append(_text(_LEFT, _HEIGHT - _BOTTOM + 30, "devices", size=10, color="#555555"))
+        parts.append(line(_LEFT, y, _WIDTH - _RIGHT, y, "#eeeeee"))
+        parts.append(words(_LEFT - 6, y + 3.5, panel.say(value), size=10, anchor="end"))
+    parts.append(words(_LEFT, _HEIGHT - _BOTTOM + 30, "devices", size=10, color="#555555"))
     for number, curve in enumerate(panel.curves):
         if curve.points:
             parts.append(_drawn(curve, _COLORS[number % len(_COLORS)], across, up))
@@ -131,15 +132,12 @@ def _drawn(curve: Curve, color: str, across: "_Scale", up: "_Scale") -> Markup:
 
     top = [(across.at(point.devices), up.at(point.high)) for point in curve.points]
     bottom = [(across.at(point.devices), up.at(point.low)) for point in reversed(curve.points)]
-    line = [(across.at(point.devices), up.at(point.expected)) for point in curve.points]
-    dots = [
-        element("path", d=f"M{x - 2.5:.1f} {y:.1f}a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0", fill=color)
-        for x, y in line
-    ]
+    middle = [(across.at(point.devices), up.at(point.expected)) for point in curve.points]
+    dots = [dot(x, y, 2.5, color) for x, y in middle]
     return joined(
         [
             element("path", d=path([*top, *bottom]) + "Z", fill=color, fill_opacity="0.12"),
-            element("path", d=path(line), fill="none", stroke=color, stroke_width="1.8"),
+            element("path", d=path(middle), fill="none", stroke=color, stroke_width="1.8"),
             *dots,
         ]
     )
@@ -185,32 +183,6 @@ def _legend(number: int, name: str, *, x: float, y: float) -> Markup:
     return joined(
         [
             element("path", d=f"M{x} {y - 4}h18", stroke=color, stroke_width="3"),
-            _text(x + 24, y, name, size=11),
+            words(x + 24, y, name, size=11),
         ]
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> Markup:
-    return element("path", d=f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", stroke=color)
-
-
-def _text(
-    x: float,
-    y: float,
-    words: str,
-    *,
-    size: int,
-    color: str = "#222222",
-    anchor: str = "start",
-    weight: str = "400",
-) -> Markup:
-    return element(
-        "text",
-        words,
-        x=f"{x:.1f}",
-        y=f"{y:.1f}",
-        fill=color,
-        font_size=size,
-        font_weight=weight,
-        text_anchor=anchor,
     )

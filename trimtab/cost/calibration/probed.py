@@ -12,6 +12,9 @@ from trimtab.cost.calibration.rows import MeasuredRun
 _MEASURED_SPREAD = 0.3
 """Standard deviation of the logarithm of a constant that was measured apart from a network."""
 
+_HEAD_SIZE = 64
+"""Of the attention that a probe times."""
+
 _ANYTHING_SPREAD = 2.0
 """The same of one that may be ten times what it is elsewhere."""
 
@@ -23,6 +26,8 @@ def belief_with(belief: Belief, probe: Probe) -> Belief:
     """What is believed of this machine's constants before its real steps."""
     belief = _known(belief, "collective_s", probe.start_s)
     belief = _known(belief, "hop_s", probe.start_s / 2)
+    belief = _known(belief, "kernel_s", probe.kernel_s)
+    belief = _known(belief, "attention_share", _attention_share(probe))
     for name in _EXPOSED:
         belief = _known(belief, name, 1.0)
     return _loose(belief, "microbatch_s")
@@ -48,6 +53,12 @@ def calibrated_on(belief: Belief, probe: Probe) -> Calibrated:
     return calibrate(
         step_seconds, runs, np.asarray([run.step_s for run in probe.runs], dtype=np.float64), known
     )
+
+
+def _attention_share(probe: Probe) -> float:
+    """As the closed form has it: the rate is the roof times this, times the head's size over itself and sixteen."""
+    rate, roof = min(probe.attention_flops_per_s), min(probe.flops_per_s)
+    return rate / roof * (_HEAD_SIZE + 16) / _HEAD_SIZE
 
 
 def _loose(belief: Belief, name: str) -> Belief:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 
 from trimtab.catalog import Cluster
 from trimtab.cost.counts import Counts, counts_of
@@ -72,6 +73,7 @@ class Asked:
         allocated: What the runtime allocates on the rank that needs most, for plans that it runs; it replaces what
             is counted from the plan.
         replicated: What this release runs of it; None for plans that it does not run.
+        today: By which prices are old; None: nothing is said of their age.
     """
 
     run: str
@@ -89,6 +91,7 @@ class Asked:
     origins: Mapping[str, str]
     allocated: AllocatedMemory | None = None
     replicated: ReplicatedFacts | None = None
+    today: date | None = None
 
 
 def explanation(plan: Plan, asked: Asked) -> Explanation:
@@ -353,6 +356,7 @@ def _cost(found: Estimate, asked: Asked) -> CostFacts:
         mfu=tuple(MfuFacts(convention=convention, value=value) for convention, value in found.mfu),
         usd_per_device_hour=found.price.usd_per_device_hour if found.price else None,
         price_source=_price_source(found, asked),
+        price_warning=found.price.warning(asked.today) if found.price and asked.today else "",
         usd_per_step=found.usd_per_step,
         steps=asked.steps,
         usd=found.usd,

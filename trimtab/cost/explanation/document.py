@@ -525,6 +525,7 @@ class CostFacts:
         mfu: Under each convention.
         usd_per_device_hour: The price of a device.
         price_source: Who says so.
+        price_warning: That the price is old, or nobody knows how old; empty if there is nothing to say.
         usd_per_step: Of all devices.
         steps: Of the run.
         usd: Of the run.
@@ -538,6 +539,7 @@ class CostFacts:
     mfu: tuple[MfuFacts, ...]
     usd_per_device_hour: float | None
     price_source: str
+    price_warning: str
     usd_per_step: Interval | None
     steps: int | None
     usd: Interval | None

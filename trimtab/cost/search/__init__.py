@@ -13,13 +13,14 @@ from trimtab.cost.search.largest import Growing, Largest, largest
 from trimtab.cost.search.mixing import Mixture, strong_and_weak
 from trimtab.cost.search.plans import plan_of
 from trimtab.cost.search.pricing import Limits, Objective, Verdict
-from trimtab.cost.search.reasons import Comparison, compare
+from trimtab.cost.search.reasons import QUANTILE, Comparison, compare, log_spread_between
 from trimtab.cost.search.refining import Refined, refined
 from trimtab.cost.search.routes import SumTime, better_sum, sum_times
 from trimtab.cost.search.space import Layout, Question, priced_cases
 from trimtab.cost.search.words import WAYS
 
 __all__ = [
+    "QUANTILE",
     "WAYS",
     "Candidate",
     "Comparison",
@@ -45,6 +46,7 @@ __all__ = [
     "formulas_of",
     "judged_step_s",
     "largest",
+    "log_spread_between",
     "plan_of",
     "pools_of",
     "price_of_layout",

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.cost.calibration import Belief, Fit, step_seconds
+from trimtab.cost.calibration import Belief, Calibrated, Fit, step_seconds
+from trimtab.cost.calibration.calibrated import UNCALIBRATED_SPREAD
 from trimtab.cost.calibration.fitting import sensitivity
 from trimtab.cost.search.finding import Candidate
 from trimtab.cost.search.pricing import Verdict
-from trimtab.cost.search.space import Question, priced_cases
+from trimtab.cost.search.space import Layout, Question, priced_cases
 
 QUANTILE = 1.645
 """Standard deviations on both sides of a normal mean that hold nine of ten."""
@@ -41,6 +42,26 @@ class Comparison:
     def is_equal(self) -> bool:
         """Whether nobody can say which is faster."""
         return self.low <= 1 <= self.high
+
+
+def log_spread_between(
+    one: tuple[Question, Layout], other: tuple[Question, Layout], *, time: Calibrated
+) -> float:
+    """Standard deviation of the logarithm of the ratio of two step times, on clusters that need not be the same.
+
+    Zero for a layout beside itself: whatever it takes, it takes twice. On one cluster, constants that both depend on alike
+    cancel, and ``OWN_SPREAD`` is left. On two, what constants do not explain of each is taken as independent.
+    """
+    if one == other:
+        return 0.0
+    slopes = [
+        sensitivity(step_seconds, priced_cases(question, layout), time.belief, time.fitted.logarithms)[0]
+        for question, layout in (one, other)
+    ]
+    apart = slopes[0] - slopes[1]
+    left = UNCALIBRATED_SPREAD if time.residuals is None else time.residuals.spread
+    unexplained = OWN_SPREAD**2 if one[0].fabric == other[0].fabric else 2 * left**2
+    return float(np.sqrt(apart @ time.fitted.covariance @ apart + unexplained))
 
 
 def compare(

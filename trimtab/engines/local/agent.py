@@ -76,7 +76,7 @@ class Agent:
 
     def run(self) -> Outcome:
         """Start the ranks and stay until the last process is gone. Leaves no process or socket behind."""
-        self._journal.begin()
+        began_ns = self._journal.begin()
         self._signals = StopSignals(self._selector, self._on_signal)
         if self._launch.hosts > 1:
             at, port = self._coordinator.address
@@ -87,6 +87,7 @@ class Agent:
             for rank, host in enumerate(self._launch.placement):
                 if host == FIRST:
                     self._ranks.start(rank, self._launch.first_incarnation)
+            self._journal.hold(began_ns)
             while self._end is None:
                 self._turn()
             self._dismiss()

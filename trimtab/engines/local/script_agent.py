@@ -63,11 +63,12 @@ class ScriptAgent:
 
     def run(self) -> Outcome:
         """Start the ranks and stay until the last process is gone. Leaves no process or socket behind."""
-        self._journal.begin()
+        began_ns = self._journal.begin()
         self._signals = StopSignals(self._selector, self._on_signal)
         try:
             for rank in range(self._launch.devices):
                 self._ranks.start(rank, self._launch.first_incarnation)
+            self._journal.hold(began_ns)
             while self._end is None:
                 self._turn()
             self._wait_for_scripts()

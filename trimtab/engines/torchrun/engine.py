@@ -91,10 +91,11 @@ class _Supervisor:
 
     def run(self) -> Outcome:
         """Start torchrun and stay until the last process is gone."""
-        self._journal.begin()
+        began_ns = self._journal.begin()
         signals = StopSignals(self._selector, self._on_signal)
         try:
             torchrun = self._start()
+            self._journal.hold(began_ns)
             while torchrun.poll() is None and self._force is None:
                 self._turn()
         finally:

@@ -4,6 +4,7 @@ from trimtab.plan.pipelines.actions import Action, ActionKind, PipelineActions, 
 from trimtab.plan.pipelines.errors import DeadlockError, LayersError, PipelineError, RefusedShapeError
 from trimtab.plan.pipelines.held_and_sent import InFlight, Transfers, in_flight, peak_bytes, transfers
 from trimtab.plan.pipelines.layers import Balance, LayerWeights, stages_of_layers
+from trimtab.plan.pipelines.makespans import WiredPipeline, wired, wired_pipeline
 from trimtab.plan.pipelines.methods import StageSchedule
 from trimtab.plan.pipelines.refusals import Quantity, Refusal, refusal_of
 from trimtab.plan.pipelines.schedules import actions_of, ranks_of_stages, stages_per_rank_of
@@ -30,6 +31,7 @@ __all__ = [
     "StageTimes",
     "Timeline",
     "Transfers",
+    "WiredPipeline",
     "actions_of",
     "draw",
     "in_flight",
@@ -40,4 +42,6 @@ __all__ = [
     "stages_of_layers",
     "stages_per_rank_of",
     "transfers",
+    "wired",
+    "wired_pipeline",
 ]

@@ -76,7 +76,8 @@ def test_the_launcher_gets_the_devices(export):
 WRITTEN = (
     "data.sequence=64", "data.held_out=0.1", "data.cache=tokens", "data.packing=pad", "model.layers=2", "train.seed=3",
     "train.evaluate.every=10", "orchestration.engine=local", "orchestration.threads=2",
-    "orchestration.price_usd_per_device_hour=2", "orchestration.runs=here", "orchestration.grace=10s",
+    "orchestration.price_usd_per_device_hour=2", "orchestration.storage_usd_per_gb_month=0.02",
+    "orchestration.runs=here", "orchestration.grace=10s",
     "orchestration.environment.pass=[HOME]", "orchestration.environment.set.LEVEL=1",
     "fault_tolerance.shares=8", "fault_tolerance.on_loss=rollback", "fault_tolerance.replace=true",
     "fault_tolerance.checkpoint.every=50", "fault_tolerance.checkpoint.keep=2", "fault_tolerance.detection.heartbeat=4s",

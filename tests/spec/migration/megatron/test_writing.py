@@ -209,6 +209,7 @@ orchestration:
   devices: 8
   threads: 2
   price_usd_per_device_hour: 2.5
+  storage_usd_per_gb_month: 0.02
   cluster: 512xH100
   runs: /r
   grace: 20s

@@ -46,7 +46,9 @@ def _facts(document: Facts) -> Iterator[tuple[str, Child, tuple[str, ...]]]:
     price = document["cost"]["usd_per_device_hour"]
     if price is not None:
         source = document["cost"]["price_source"]
-        yield "Price", joined((f"{dollars(price)} per device and hour ", element("small", source))), ()
+        warning = document["cost"]["price_warning"]
+        said = f"{source}; {warning}" if warning else source
+        yield "Price", joined((f"{dollars(price)} per device and hour ", element("small", said))), ()
     yield "Job", joined((element("code", document["digest"][:16]), " of the resolved job file")), ()
 
 

@@ -35,6 +35,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun or the deepspeed launcher starts the ranks"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
     "orchestration.price_usd_per_device_hour": (Fate.IMPOSSIBLE, "there is no account of time and money"),
+    "orchestration.storage_usd_per_gb_month": (Fate.IMPOSSIBLE, "there is no account of time and money"),
     "orchestration.hosts": (Fate.IRRELEVANT, "name the hosts in the launcher's host file"),
     "orchestration.listen": (Fate.IRRELEVANT, "the launcher's --master_addr and --master_port"),
     "orchestration.interface": (Fate.IRRELEVANT, "set NCCL_SOCKET_IFNAME"),

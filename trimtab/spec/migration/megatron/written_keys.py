@@ -36,6 +36,7 @@ _LEFT: Mapping[str, tuple[Fate, str]] = {
     "orchestration.engine": (Fate.IRRELEVANT, "torchrun starts the ranks there"),
     "orchestration.threads": (Fate.IRRELEVANT, "set OMP_NUM_THREADS"),
     "orchestration.price_usd_per_device_hour": (Fate.IMPOSSIBLE, "there is no account of time and money"),
+    "orchestration.storage_usd_per_gb_month": (Fate.IMPOSSIBLE, "there is no account of time and money"),
     "orchestration.hosts": (Fate.IRRELEVANT, "torchrun's --nnodes"),
     "orchestration.listen": (Fate.IRRELEVANT, "torchrun's --rdzv-endpoint"),
     "orchestration.interface": (Fate.IRRELEVANT, "set NCCL_SOCKET_IFNAME"),
