@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_what_two_layouts_share_cancels_in_their_ratio(question: QuestionMaker, 
     time = calibrate(step_seconds, [], np.zeros(0), belief)
     asked = question(batch=64)
 
-    def priced(**layout: int) -> Candidate:
+    def priced(**layout: Any) -> Candidate:
         return price_of_layout(asked, Limits(), Layout(devices=8, **layout), time=values[0], memory=values[1])
 
     better, worse = priced(store=3), priced(store=3, recompute_quarters=4)
