@@ -30,6 +30,16 @@ def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
     return tuple(traffic for traffic in found if any(len(group) > 1 for group in traffic.groups))
 
 
+def update_traffic_of(plan: Plan) -> tuple[Traffic, ...]:
+    """The collectives of the update alone, as ``traffic_of`` has them.
+
+    Raises: As ``traffic_of``.
+    """
+    counter = _Counter(plan)
+    found = (traffic for operator in plan.update.operators for traffic in counter.update_traffic(operator))
+    return tuple(traffic for traffic in found if any(len(group) > 1 for group in traffic.groups))
+
+
 def _phases(block: Block) -> Iterator[tuple[Phase, tuple[Operator, ...]]]:
     yield Phase.FORWARD, (*block.gathers, *block.forward)
     # What is stored is gathered again: it was let go after the forward pass.
@@ -52,6 +62,7 @@ class _Counter:
         ]
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self._standing: dict[tuple[tuple[int, ...], ...], dict[_Places, list[int]]] = {}
+        self._sent: dict[tuple[str, tuple[str, ...], Request, int], tuple[Send, ...]] = {}
 
     def block_traffic(self, block: Block, phase: Phase, operator: Operator) -> Iterator[Traffic]:
         if operator.kind not in COLLECTIVES:
@@ -212,14 +223,24 @@ class _Counter:
         if transfer.compress == "powersgd":
             factors = self._low_rank_elements(operator, values, transfer)
             parts, size = tuple((factor, -(-factor // len(places))) for factor in factors), BYTES_OF["fp32"]
-        found: list[Send] = []
+        found: list[tuple[Send, ...]] = []
         for elements, piece in parts:
             request = Request(kind=kind, elements=elements, piece=piece, places=places)
             try:
-                found += sends_of(transfer.route, request, transfer.levels)
+                found.append(self._in_bytes(transfer.route, transfer.levels, request, size))
             except RouteError as error:
                 raise UncarriedError(operator.because, str(error)) from error
-        return tuple(Send(send.source, send.target, send.elements * size) for send in found)
+        return found[0] if len(found) == 1 else tuple(send for sends in found for send in sends)
+
+    def _in_bytes(self, route: str, levels: tuple[str, ...], request: Request, size: int) -> tuple[Send, ...]:
+        """The messages of a request; layers are alike, so most were asked for before."""
+        key = (route, levels, request, size)
+        if key not in self._sent:
+            self._sent[key] = tuple(
+                Send(send.source, send.target, send.elements * size)
+                for send in sends_of(route, request, levels)
+            )
+        return self._sent[key]
 
     def hand_over(self) -> Iterator[Traffic]:
         """Activations to the next stage and their gradients back, once for each pair of neighbouring ranks."""

@@ -9,7 +9,7 @@ import numpy as np
 from trimtab.cost.closed_form import LayerTimes, StepTimes, Values, layer_times, step_times
 from trimtab.cost.search.space import Layout, Question, columns_of, priced_cases
 from trimtab.cost.search.uneven import as_if_all, pool_of_rank, stage_layers, uneven_times
-from trimtab.plan.pipelines import StageTimes, actions_of, ranks_of_stages, simulate
+from trimtab.plan.pipelines import StageTimes, ranks_of_stages, wired_pipeline
 
 MOST_ACTIONS = 400_000
 """Of all ranks: a longer pipeline keeps its closed form, whose error falls with the number of microbatches."""
@@ -55,9 +55,12 @@ def judged_step_s(
     is_last = [stage == stages - 1 for stage in range(stages)]
     # Of a backward pass about half is for weights (as many products), none of its waiting.
     weight = [one(each.backward_s) / 2 for each in layer]
-    timeline = simulate(
-        actions_of(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces, microbatches=runs),
-        times=StageTimes(
+    hop = max(one(each.hop_s) for each in layer)
+    pipeline = wired_pipeline(
+        layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces, microbatches=runs
+    )
+    makespan_s = pipeline.makespan_s(
+        StageTimes(
             forward_s=tuple(
                 count * each + head / 3 * last + host
                 for count, each, last in zip(held, forward, is_last, strict=True)
@@ -71,17 +74,15 @@ def judged_step_s(
             backward_weight_s=tuple(
                 count * own + head / 3 * last for count, own, last in zip(held, weight, is_last, strict=True)
             ),
-            hop_s=tuple(
-                max(one(each.hop_s) for each in layer) if a != b else 0.0 for a, b in pairwise(places)
-            ),
-        ),
+            hop_s=tuple(hop if a != b else 0.0 for a, b in pairwise(places)),
+        )
     )
     flushes = (question.shares or layout.data) // layout.data
     passes = sum(
         one(getattr(times, name))
         for name in ("compute_s", "recompute_s", "collectives_s", "hops_s", "bubble_s")
     ) + runs * flushes * one(time["microbatch_s"])
-    return total + (timeline.makespan_s * flushes - passes) * late
+    return total + (makespan_s * flushes - passes) * late
 
 
 def _times(question: Question, layout: Layout, time: Values) -> StepTimes:

@@ -11,9 +11,9 @@ from trimtab.cost.search.space import Layout, Question
 from trimtab.cost.stage_times import Passes, stage_passes
 from trimtab.plan.explanation import collective_uses
 from trimtab.plan.physical import Plan
-from trimtab.plan.program import Operator, Phase
+from trimtab.plan.program import Operator
 from trimtab.plan.reductions import SUM_OF_GRADIENTS
-from trimtab.plan.traffic import UncarriedError, traffic_of
+from trimtab.plan.traffic import UncarriedError, update_traffic_of
 from trimtab.spec import StrategyError
 
 BUCKETS = ("", "25MB", "100MB")
@@ -115,10 +115,9 @@ def _by_route(
         operators = tuple(_sent_by(operator, route, levels) for operator in plan.update.operators)
         changed = replace(plan, update=replace(plan.update, operators=operators))
         try:
-            sent = traffic_of(changed)
+            updates = update_traffic_of(changed)
         except UncarriedError:
             continue
-        updates = tuple(traffic for traffic in sent if traffic.phase is Phase.UPDATE)
         rerouted = replace(counts, uses=collective_uses(replace(changed, traffic=updates), counts.groups))
         exposed_s, hidden_s = max(
             update_communication(changed, rerouted, number, cluster, passes)
