@@ -125,7 +125,7 @@ def test_where_nothing_fits_the_nearest_is_told_with_what_it_lacks(
     question: QuestionMaker, values: Constants
 ) -> None:
     """405B on eight devices: the smallest need of all is really the smallest."""
-    asked = question(network="llama3-405b", batch=8)
+    asked = question(network="llama3-405b", batch=2)
     found = find(asked, Limits(), time=values[0], memory=values[1], keep=10**6)
     assert found.best == found.front == found.curve == ()
     assert found.verdicts[Verdict.MEMORY] == found.evaluated == len(found.nearest)

@@ -37,7 +37,7 @@ def test_what_is_said_fits_and_the_next_one_does_not(
 def test_the_largest_microbatch_is_the_largest_of_all_that_fit(
     question: QuestionMaker, values: Constants
 ) -> None:
-    asked = question(batch=64)
+    asked = question(batch=8)
     found = largest(asked, Limits(), time=values[0], memory=values[1], what=Growing.MICROBATCH)
     every = find(asked, Limits(), time=values[0], memory=values[1], keep=10**6).best
     assert found.value == max(candidate.layout.microbatch for candidate in every)
