@@ -249,6 +249,8 @@ class _Walk:
         ahead: AheadMemory,
     ) -> None:
         self._plan, self._blocks, self._base = plan, blocks, base
+        # Asked of every parameter in every pass, and answered by going through the whole update.
+        self._is_tied_at_once = plan.update.is_tied_at_once
         self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
         self._gradients: dict[tuple[str, int], int] = {}
@@ -332,7 +334,7 @@ class _Walk:
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""
-        return name if self._plan.update.is_tied_at_once else f"{name}#{index}"
+        return name if self._is_tied_at_once else f"{name}#{index}"
 
     def _look(self, moment: Moment, local: MemoryClasses) -> None:
         base = self._base
