@@ -25,6 +25,8 @@ class RankMemory:
     optimizer_bytes: int
     exchange_bytes: int
     """What is sent and received in the sum over ranks."""
+    kept_exchange_bytes: int
+    """Of it, what stays from one step to the next: sums of own subtrees, and the gathered sum of all."""
     staging_bytes: int
     """Memory shared with the checkpoint's writer; on the rank that saves."""
 
@@ -77,18 +79,20 @@ def rank_memory(
     vector_bytes = layout.num_elements * BYTES_PER_ELEMENT
     leaf_bytes = layout.leaf_capacity * BYTES_PER_ELEMENT
     piece_bytes = layout.piece_elements(ranks) * BYTES_PER_ELEMENT
-    exchange_bytes = 0
+    exchange_bytes = full_bytes = 0
     if not layout.has_fixed_order:
         exchange_bytes = layout.leaf_elements * BYTES_PER_ELEMENT
     elif ranks > 1:
         sent_bytes = piece_bytes * ranks * own_blocks if own_blocks > 1 else 0
-        exchange_bytes = sent_bytes + piece_bytes * all_blocks + piece_bytes * ranks
+        full_bytes = piece_bytes * ranks
+        exchange_bytes = sent_bytes + piece_bytes * all_blocks + full_bytes
     partial_sums = (own_parts - own_blocks) if layout.has_fixed_order else 0
     return RankMemory(
         parameters_bytes=vector_bytes,
         gradients_bytes=own_parts * leaf_bytes + vector_bytes,
         optimizer_bytes=states * vector_bytes,
         exchange_bytes=exchange_bytes + partial_sums * leaf_bytes,
+        kept_exchange_bytes=full_bytes + partial_sums * leaf_bytes,
         staging_bytes=(1 + states) * layout.num_parameters * BYTES_PER_ELEMENT if is_saving else 0,
     )
 
