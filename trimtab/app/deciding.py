@@ -79,7 +79,7 @@ def _decided(loaded: LoadedJob, read: Callable[[Sequence[str]], LoadedJob]) -> L
             f"{origin}  parallelism is auto, and no layout divides: {undivided(answer.question)}"
         )
     if not answer.strategies:
-        nearest = answer.findings.nearest
+        nearest = answer.nearest
         lacking = f"; the nearest lacks {nearest[0].shortfall_bytes / 1e9:.1f} GB a device" if nearest else ""
         raise JobReadError(
             f"{origin}  parallelism is auto, and none of {answer.findings.evaluated:,} layouts of "

@@ -1,7 +1,7 @@
 """The best strategies for a job on some cards: a search, its best judged and compiled."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from trimtab.app.compiling import cluster_of, training_of
 from trimtab.app.job_reading import read_job
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.named_layouts import layout_of
+from trimtab.app.replicas import saves
 from trimtab.catalog import (
     THIS_MACHINE,
     Cluster,
@@ -31,8 +32,10 @@ from trimtab.cost.calibration import (
     reported_bytes,
     step_seconds,
 )
+from trimtab.cost.closed_form import THIS_RUNTIME, Values
 from trimtab.cost.estimates import PRICE_KEY, offered_price
 from trimtab.cost.search import (
+    SLACK,
     Candidate,
     Comparison,
     Findings,
@@ -42,6 +45,7 @@ from trimtab.cost.search import (
     Limits,
     Objective,
     Question,
+    Scales,
     compare,
     fabric_of,
     fabric_of_probe,
@@ -49,19 +53,28 @@ from trimtab.cost.search import (
     formulas_of,
     judged_step_s,
     largest,
-    plan_of,
     price_of_layout,
     priced_cases,
     settings_of,
 )
-from trimtab.spec import LoadedJob, StrategyError, parse_strategy
+from trimtab.plan.physical import Plan
+from trimtab.spec import LoadedJob, parse_strategy
 from trimtab.terms import InputError, OnLoss, nearest_name
 
 JUDGED = 24
-"""Of the best by closed forms, judged by their real schedules."""
+"""Of the best by closed forms, judged by their real schedules, at a time."""
+
+_MOST_WEIGHED = 96
+"""Plans that are compiled and weighed before it is given up to find one that fits."""
 
 EVERY = "every"
 """Powers of two, and all."""
+
+_SMALLEST = 12
+"""Of those that need least by closed forms, weighed where nothing else fits."""
+
+_RUNGS = 12
+"""Of a ladder, tried for each number of devices."""
 
 _MOST_SHOWN = 1000
 """Of layouts that do not fit, in a document."""
@@ -112,7 +125,6 @@ class Strategy:
         formulas: That say it.
         settings: Keys of the job that go with them.
         mfu: Useful FLOPs over the declared peak, by the convention of attention.
-        refusal: Why it cannot be compiled; empty if it can.
     """
 
     candidate: Candidate
@@ -123,7 +135,6 @@ class Strategy:
     formulas: str
     settings: Mapping[str, int | str]
     mfu: Mapping[FlopConvention, float]
-    refusal: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +146,8 @@ class Answer:
         stack: What the constants were learned from.
         strategies: The best, in order.
         curve: The best for each number of devices.
-        front: That no other beats in time, dollars, memory and devices.
+        front: That no other beats in time, dollars, memory and devices, by closed forms.
+        nearest: What does not fit, by what it lacks; empty if something fits.
         other: The layout that was asked about.
         largest: What fits, of what was asked to grow.
     """
@@ -150,6 +162,7 @@ class Answer:
     strategies: tuple[Strategy, ...]
     curve: tuple[Strategy, ...]
     front: tuple[Strategy, ...]
+    nearest: tuple[Candidate, ...]
     other: Strategy | None
     largest: Largest | None = None
 
@@ -176,25 +189,25 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     limits = replace(asked.limits, steps=steps, usd_per_device_hour=price)
     time, memory, stack = constants(asked.measured, probe)
     findings = find(
-        question, limits, time=time.values, memory=memory.values, objective=asked.objective, keep=_MOST_SHOWN
+        question,
+        limits,
+        time=time.values,
+        memory=memory,
+        objective=asked.objective,
+        keep=_MOST_SHOWN,
+        slack=SLACK,
     )
     search = _Search(
-        loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
+        loaded=loaded,
+        cluster=cluster,
+        question=question,
+        limits=limits,
+        time=time,
+        memory=memory,
+        scales=_scales(loaded, cluster, question),
     )
-    judged = sorted(
-        (search.judged(candidate) for candidate in findings.best[:JUDGED]),
-        key=lambda pair: pair[0] * (1 if asked.objective is Objective.TIME else pair[1].layout.devices),
-    )
-    best: Candidate | None = None
-    strategies: list[Strategy] = []
-    for step_s, candidate in judged:
-        strategy = search.strategy(candidate, best, step_s=step_s, is_compiled=True)
-        if best is None and not strategy.refusal:
-            best = candidate
-        if not strategy.refusal:
-            strategies.append(strategy)
-        if len(strategies) == asked.top:
-            break
+    chosen = search.best(findings, asked.top, asked.objective)
+    best = chosen[0][1] if chosen else None
     return Answer(
         loaded=loaded,
         cluster=cluster,
@@ -203,14 +216,35 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         price_source=price_source,
         stack=stack,
         findings=findings,
-        strategies=tuple(strategies),
-        curve=tuple(search.strategy(candidate, best) for candidate in findings.curve),
+        strategies=tuple(search.strategy(candidate, best, step_s=step_s) for step_s, candidate in chosen),
+        curve=tuple(search.strategy(candidate, best) for candidate in search.curve(findings)),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
+        nearest=() if chosen else search.nearest(findings),
         other=search.asked_about(asked.other, best) if asked.other else None,
-        largest=largest(question, limits, time=time.values, memory=memory.values, what=asked.growing)
+        largest=largest(
+            question,
+            limits,
+            time=time.values,
+            memory=memory,
+            what=asked.growing,
+            scales=search.scales,
+        )
         if asked.growing
         else None,
     )
+
+
+def _scales(loaded: LoadedJob, cluster: Cluster, question: Question) -> Scales:
+    def shares(layout: Layout) -> int | None:
+        """A replica gets one where the job leaves it open."""
+        return layout.data if _leaves_shares_open(loaded) else question.shares
+
+    def refuse(asked: Question, layout: Layout, plan: Plan) -> None:
+        if loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
+            program = parse_strategy(formulas_of(asked, layout), source="plan")
+            rule_on_loss(replace(loaded, program=program), plan)
+
+    return Scales(cluster, shares=shares, saves=saves(loaded.job), refuse=refuse)
 
 
 _WITHOUT_STRATEGY = ("parallelism=-- none", "orchestration.devices=1")
@@ -266,6 +300,7 @@ def question_of(
         compute=training.compute,
         shares=None if _leaves_shares_open(loaded) else training.shares,
         num_states=training.num_states,
+        clips=training.clips,
     )
 
 
@@ -288,8 +323,10 @@ def growing_of(text: str | None) -> Growing | None:
     return Growing(text)
 
 
-def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Calibrated, str]:
-    """Of time, of memory, and what they were learned from.
+def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Values, str]:
+    """Of time, of memory, and what those of time were learned from.
+
+    Memory is that of this runtime unless measured runs tell it; what is shown is weighed besides.
 
     Raises: InputError for a file that holds no measured runs.
     """
@@ -297,10 +334,10 @@ def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibr
     time, memory = fits.time_belief(), fits.memory_belief()
     if probe is not None:
         said = f"a probe of this machine of {probe.taken_at}, {len(probe.runs)} real runs of it among them"
-        return calibrated_on(time, probe), _calibrated(memory, is_memory=True), said
+        return calibrated_on(time, probe), THIS_RUNTIME, said
     if measured is None:
         names = f"{len(fits.time)} published stacks"
-        return _calibrated(time), _calibrated(memory, is_memory=True), names
+        return _calibrated(time), THIS_RUNTIME, names
     try:
         with measured.open(encoding="utf-8", newline="") as file:
             runs = measured_runs(csv.DictReader(file))
@@ -318,13 +355,15 @@ def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibr
         calibrate(step_seconds, timed, np.asarray([run.step_s for run in timed], dtype=np.float64), time),
         calibrate(
             reported_bytes, weighed, np.asarray([run.peak_bytes for run in weighed], dtype=np.float64), memory
-        ),
+        ).values
+        if weighed
+        else THIS_RUNTIME,
         f"{len(timed)} measured runs of {sources}, and {len(fits.time)} published stacks",
     )
 
 
-def _calibrated(belief: Belief, *, is_memory: bool = False) -> Calibrated:
-    return calibrate(reported_bytes if is_memory else step_seconds, [], np.zeros(0), belief)
+def _calibrated(belief: Belief) -> Calibrated:
+    return calibrate(step_seconds, [], np.zeros(0), belief)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,19 +375,57 @@ class _Search:
     question: Question
     limits: Limits
     time: Calibrated
-    memory: Calibrated
+    memory: Values
+    scales: Scales
 
-    def judged(self, candidate: Candidate) -> tuple[float, Candidate]:
+    def best(self, findings: Findings, top: int, objective: Objective) -> Sequence[tuple[float, Candidate]]:
+        """Some of the best that fit, with their pipelines simulated and their plans weighed."""
+        found: list[tuple[float, Candidate]] = []
+        waiting, left = list(findings.best), _MOST_WEIGHED
+        while waiting and left > 0 and len(found) < top:
+            trying = [one for one in waiting if self.scales.may_fit(self.question, self.limits, one)][:JUDGED]
+            if not trying:
+                break
+            waiting = [one for one in waiting if one not in trying]
+            for step_s, candidate in sorted(map(self._judged, trying), key=_by(objective)):
+                if len(found) == top or left == 0:
+                    break
+                left -= 1
+                fitting = self.scales.fitting(self.question, self.limits, [candidate], most=1)
+                found += [(step_s, one) for one in fitting]
+        if not found:
+            # Nothing that closed forms took for fast fits: what needs least is weighed, whatever was expected of it.
+            smallest = [one for one in self.nearest(findings) if one.is_weighed and not one.shortfall_bytes]
+            found = [self._judged(one) for one in smallest][:top]
+        return sorted(found, key=_by(objective))
+
+    def curve(self, findings: Findings) -> Sequence[Candidate]:
+        """For each number of devices the fastest of a ladder that fits."""
+        fitting = (
+            self.scales.fitting(self.question, self.limits, map(self._priced, ladder), most=_RUNGS)
+            for ladder in findings.ladders.values()
+        )
+        return [one for one in (next(found, None) for found in fitting) if one is not None]
+
+    def nearest(self, findings: Findings) -> tuple[Candidate, ...]:
+        """What does not fit, by what it lacks: those that need least are weighed, the others by closed forms."""
+        weighed = [
+            self.scales.weighed(self.question, self.limits, one) for one in findings.smallest[:_SMALLEST]
+        ]
+        return (
+            *sorted(weighed, key=lambda one: one.shortfall_bytes),
+            *findings.smallest[_SMALLEST:],
+        )
+
+    def _judged(self, candidate: Candidate) -> tuple[float, Candidate]:
         """With its pipeline simulated."""
         return judged_step_s(self.question, candidate.layout, self.time.values), candidate
 
+    def _priced(self, layout: Layout) -> Candidate:
+        return price_of_layout(self.question, self.limits, layout, time=self.time.values, memory=self.memory)
+
     def strategy(
-        self,
-        candidate: Candidate,
-        best: Candidate | None,
-        *,
-        step_s: float | None = None,
-        is_compiled: bool = False,
+        self, candidate: Candidate, best: Candidate | None, *, step_s: float | None = None
     ) -> Strategy:
         """A layout as an answer; by closed forms alone unless its simulated time is given."""
         seconds = step_s or candidate.step_s
@@ -368,16 +445,12 @@ class _Search:
             formulas=text,
             settings=settings,
             mfu=self._mfu(seconds, candidate.layout),
-            refusal=self._refusal(candidate.layout) if is_compiled else "",
         )
 
     def asked_about(self, text: str, best: Candidate | None) -> Strategy:
         """The layout that the user names."""
-        layout = layout_of(text, devices=max(self.question.devices))
-        candidate = price_of_layout(
-            self.question, self.limits, layout, time=self.time.values, memory=self.memory.values
-        )
-        return self.strategy(candidate, best, is_compiled=True)
+        candidate = self._priced(layout_of(text, devices=max(self.question.devices)))
+        return self.strategy(self.scales.weighed(self.question, self.limits, candidate), best)
 
     def _mfu(self, step_s: float, layout: Layout) -> Mapping[FlopConvention, float]:
         question = self.question
@@ -388,20 +461,10 @@ class _Search:
             for convention, flops in question.network.flops_by_convention(question.sequence).items()
         }
 
-    def _shares(self, layout: Layout) -> int | None:
-        """A replica gets one where the job leaves it open."""
-        return layout.data if _leaves_shares_open(self.loaded) else self.question.shares
 
-    def _refusal(self, layout: Layout) -> str:
-        """Why the compiler does not take the formulas; empty if it does."""
-        try:
-            plan = plan_of(self.question, layout, self.cluster, shares=self._shares(layout))
-            if self.loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
-                program = parse_strategy(formulas_of(self.question, layout), source="plan")
-                rule_on_loss(replace(self.loaded, program=program), plan)
-        except (StrategyError, InputError) as error:
-            return str(error)
-        return ""
+def _by(objective: Objective) -> Callable[[tuple[float, Candidate]], float]:
+    """By seconds, or by dollars: devices of one kind cost alike."""
+    return lambda pair: pair[0] * (1 if objective is Objective.TIME else pair[1].layout.devices)
 
 
 def _price(loaded: LoadedJob, cluster: Cluster, price: float | None) -> tuple[float | None, str]:

@@ -4,9 +4,11 @@ Sources of the formulas: what the runtime allocates (flat fp32 vectors, one leaf
 collectives that it calls. Activations are not in here: what a backward pass keeps depends on the kernels.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trimtab.plan.layout import BYTES_PER_ELEMENT, ReplicatedLayout
+from trimtab.plan.shares import assign_shares, own_blocks
 
 REDUCE_FORMULA = (
     "out = b (n - 1) e 4: each of b own subtrees, to each of n - 1 peers, in pieces of e elements"
@@ -109,3 +111,42 @@ def rank_traffic(layout: ReplicatedLayout, *, ranks: int, own_blocks: int) -> Ra
         return RankTraffic(reduce_bytes=half_bytes, gather_bytes=half_bytes)
     piece_bytes = layout.piece_elements(ranks) * BYTES_PER_ELEMENT
     return RankTraffic(reduce_bytes=own_blocks * peers * piece_bytes, gather_bytes=peers * piece_bytes)
+
+
+def figures_of(
+    layout: ReplicatedLayout, *, states: int, saves: bool
+) -> Iterator[tuple[RankMemory, RankTraffic, list[int]]]:
+    """Memory, traffic and shares of each rank of the whole run, in order.
+
+    Args:
+        layout: Of the run.
+        states: Vectors that the optimizer keeps.
+        saves: Whether the run writes checkpoints; rank 0 does.
+    """
+    shares = shares_by_rank(layout, layout.devices)
+    blocks = [len(own_blocks(own, layout.num_parts)) for own in shares]
+    for rank, own in enumerate(shares):
+        memory = rank_memory(
+            layout,
+            ranks=layout.devices,
+            own_parts=len(own),
+            own_blocks=blocks[rank],
+            all_blocks=sum(blocks),
+            states=states,
+            is_saving=saves and rank == 0,
+        )
+        yield memory, rank_traffic(layout, ranks=layout.devices, own_blocks=blocks[rank]), own
+
+
+def largest_allocated(layout: ReplicatedLayout, *, states: int, saves: bool) -> RankMemory:
+    """What the rank that needs most allocates."""
+    memories = (memory for memory, _, _ in figures_of(layout, states=states, saves=saves))
+    return max(memories, key=lambda memory: memory.total_bytes)
+
+
+def shares_by_rank(layout: ReplicatedLayout, ranks: int) -> list[list[int]]:
+    """Which shares each of some ranks computes."""
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    for share, owner in enumerate(assign_shares(layout.num_parts, range(ranks))):
+        found[owner].append(share)
+    return found

@@ -253,7 +253,11 @@ class _Walk:
         self._is_tied_at_once = plan.update.is_tied_at_once
         self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
+        # By identity: the plan keeps its values, and the same few are asked for in every pass.
+        self._sizes: dict[int, int] = {}
+        self._known_sites: dict[int, list[tuple[int, Block]]] = {}
         self._gradients: dict[tuple[str, int], int] = {}
+        self._kept_bytes = self._gradient_bytes = 0
         self._posted = self._arriving = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
         staying = sums_in_place(plan.update)
@@ -262,7 +266,7 @@ class _Walk:
 
     def act(self, action: Action, following: Action | None) -> None:
         """A forward or a backward pass of one stage on one microbatch, while what the next one takes may arrive."""
-        sites = list(self._sites(action.stage))
+        sites = self._sites(action.stage)
         self._arriving = 0 if following is None else self._taken(following)
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
@@ -270,6 +274,7 @@ class _Walk:
                 self._enter(Moment.FORWARD, block, block.values.get("in"))
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
+                self._kept_bytes += passed.stays
             self._post(action.stage, action.stage + 1)
         elif action.kind in BACKWARD:
             for index, block in reversed(sites):
@@ -277,7 +282,7 @@ class _Walk:
                 self._add_gradients(index, block)
                 self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
                 self._look(Moment.BACKWARD, memory.backward.most)
-                del self._kept[index, action.microbatch]
+                self._kept_bytes -= self._kept.pop((index, action.microbatch))
                 scratch = self._early.leave(index, action)
                 if scratch is not None:
                     handed = self._size(block.values.get(block.gradient))
@@ -294,7 +299,11 @@ class _Walk:
             self._look(moment, local)
 
     def _size(self, value: Value | None) -> int:
-        return 0 if value is None else value_bytes(value, self._plan.axis_sizes)
+        if value is None:
+            return 0
+        if id(value) not in self._sizes:
+            self._sizes[id(value)] = value_bytes(value, self._plan.axis_sizes)
+        return self._sizes[id(value)]
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
         """Sums of gradients that a block adds to; those of some names in the update, or all."""
@@ -302,7 +311,9 @@ class _Walk:
             base = f"acc:layers.{index - 1}.{name}" if block.layers else f"acc:{name}"
             full = base if base in self._plan.update.values else f"{base}#{block.name}"
             if some is None or full in some:
-                self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
+                key = self._sum_of(name, index), index if block.layers else 0
+                self._gradient_bytes += size - self._gradients.get(key, 0)
+                self._gradients[key] = size
 
     def _post(self, source: int, target: int) -> None:
         """What is sent to another stage lives until the step ends."""
@@ -342,16 +353,21 @@ class _Walk:
             local,
             parameters=base.parameters,
             states=base.states,
-            gradients=sum(self._gradients.values()),
-            activations=local.activations + sum(self._kept.values()),
+            gradients=self._gradient_bytes,
+            activations=local.activations + self._kept_bytes,
             working=local.working + base.working + self._early.made,
             gathered=local.gathered + self._ahead.coming.gathered,
             buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
-    def _sites(self, stage: int) -> Iterable[tuple[int, Block]]:
+    def _sites(self, stage: int) -> Sequence[tuple[int, Block]]:
         """The blocks of a stage in order, with their places in the network."""
+        if stage not in self._known_sites:
+            self._known_sites[stage] = list(self._sites_of(stage))
+        return self._known_sites[stage]
+
+    def _sites_of(self, stage: int) -> Iterable[tuple[int, Block]]:
         plan = self._plan
         embedding, *_, head = plan.blocks
         if stage == 0:
@@ -444,9 +460,10 @@ def _actions(plan: Plan, counts: Counts, place: int) -> Sequence[Action]:
     """What a rank does with all its microbatches."""
     work = plan.work
     if counts.actions is None:
+        # Between the second and the last microbatch nothing new lives.
         return [
             Action(kind=kind, stage=0, microbatch=number)
-            for number in range(work.microbatches)
+            for number in sorted({0, min(1, work.microbatches - 1), work.microbatches - 1})
             for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
         ]
     return [

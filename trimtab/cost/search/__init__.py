@@ -23,8 +23,10 @@ from trimtab.cost.search.space import (
     fabric_of_probe,
     priced_cases,
 )
+from trimtab.cost.search.weighing import SLACK, Scales
 
 __all__ = [
+    "SLACK",
     "Candidate",
     "Comparison",
     "Fabric",
@@ -35,6 +37,7 @@ __all__ = [
     "Limits",
     "Objective",
     "Question",
+    "Scales",
     "SpaceError",
     "Verdict",
     "compare",

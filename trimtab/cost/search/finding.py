@@ -1,7 +1,7 @@
 """The best layouts under constraints, the front between time, dollars, memory and devices, and what became of the rest."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -20,6 +20,7 @@ from trimtab.cost.closed_form import (
 from trimtab.cost.search.space import Layout, Question, cases_of_layouts, layout_at, layouts, priced_cases
 
 SECONDS_PER_HOUR = 3600.0
+_FEW = 64
 
 
 class Verdict(StrEnum):
@@ -64,21 +65,27 @@ class Candidate:
     Args:
         step_s: By closed forms.
         parts: Where the step goes, in seconds, by name.
-        memory_bytes: Of the device that needs most.
+        closed_form_bytes: Memory of the device that needs most, by closed forms.
+        memory_bytes: The same as it was weighed; by closed forms until then.
         memory_parts: By class, on that device.
         usd_per_step: None without a price.
         verdict: Whether it keeps the limits, and which it breaks first.
         shortfall_bytes: Memory that is lacking; 0 where it fits.
+        is_weighed: Whether it was compiled and its memory counted.
+        refusal: Why it cannot be compiled; empty if it can, or if nobody has tried.
     """
 
     layout: Layout
     step_s: float
     parts: Mapping[str, float]
+    closed_form_bytes: float
     memory_bytes: float
     memory_parts: Mapping[str, float]
     usd_per_step: float | None
     verdict: Verdict
     shortfall_bytes: float
+    is_weighed: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +98,8 @@ class Findings:
         best: The feasible ones with the least time (or dollars), in order.
         front: Feasible ones that no other beats in time, dollars, memory and devices at once; by time.
         curve: The best one for each number of devices.
+        ladders: For each number of devices layouts from the fastest on, each needing less memory than all before it.
+        smallest: Those that need least memory, in order, whether they fit or not.
         nearest: Of those that do not fit, the ones that lack least; empty if something fits.
     """
 
@@ -99,6 +108,8 @@ class Findings:
     best: tuple[Candidate, ...]
     front: tuple[Candidate, ...]
     curve: tuple[Candidate, ...]
+    ladders: Mapping[int, tuple[Layout, ...]]
+    smallest: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...]
 
 
@@ -110,6 +121,7 @@ def find(
     memory: Values,
     objective: Objective = Objective.TIME,
     keep: int = 64,
+    slack: float = 1.0,
 ) -> Findings:
     """Price every layout.
 
@@ -119,33 +131,44 @@ def find(
         time: Constants of the closed forms of time.
         memory: Those of memory.
         objective: By which the best are ordered.
-        keep: How many of the best, and of the nearest.
+        keep: How many of the best, and of the smallest.
+        slack: Part of the closed forms' bytes that has to fit: below 1 ``best`` and ``ladders`` hold layouts that only fit
+            if they turn out to need less. Verdicts, front and curve do not look at it.
     """
     counts: Counter[Verdict] = Counter()
     evaluated = 0
-    best, near, front = _Kept(keep), _Kept(keep), _Front()
+    best, small, front = _Kept(keep), _Kept(keep), _Front()
     for columns in layouts(question):
         priced = _price(question, limits, cases_of_layouts(question, columns), time, memory)
         evaluated += len(priced.step_s)
         for verdict in Verdict:
             counts[verdict] += int(np.count_nonzero(priced.verdicts == verdict))
-        fits = priced.verdicts == Verdict.FEASIBLE
-        best.add(columns, np.where(fits, priced.ordered_by(objective), np.inf))
-        front.add(columns, priced, fits)
-        if not len(best.values):
-            near.add(columns, np.where(priced.shortfall > 0, priced.shortfall, np.inf))
+        may_fit = priced.is_in_time & (priced.bytes * slack <= _room(question, limits))
+        best.add(columns, np.where(may_fit, priced.ordered_by(objective), np.inf))
+        front.add(columns, priced, may_fit)
+        small.add(columns, np.where(priced.is_in_time, priced.bytes, np.inf))
 
-    def candidates(chosen: list[Layout]) -> tuple[Candidate, ...]:
-        return tuple(price_of_layout(question, limits, layout, time=time, memory=memory) for layout in chosen)
+    def priced_one(layout: Layout) -> Candidate:
+        return price_of_layout(question, limits, layout, time=time, memory=memory)
 
-    on_front = front.layouts()
+    def candidates(chosen: Sequence[Layout]) -> tuple[Candidate, ...]:
+        return tuple(map(priced_one, chosen))
+
+    def fastest(ladder: Sequence[Layout]) -> Candidate | None:
+        return next((one for one in map(priced_one, ladder) if one.verdict is Verdict.FEASIBLE), None)
+
+    ladders = front.ladders()
+    # Who finds something that fits asks for few of the smallest, and pricing one by one takes time.
+    smallest = candidates(small.layouts()[: _FEW if counts[Verdict.FEASIBLE] else keep])
     return Findings(
         evaluated=evaluated,
         verdicts={verdict: counts[verdict] for verdict in Verdict},
         best=candidates(best.layouts()),
-        front=candidates(on_front),
-        curve=candidates(front.fastest()),
-        nearest=() if len(best.values) else candidates(near.layouts()),
+        front=tuple(one for one in candidates(front.layouts()) if one.verdict is Verdict.FEASIBLE),
+        curve=tuple(one for one in map(fastest, ladders.values()) if one is not None),
+        ladders=ladders,
+        smallest=smallest,
+        nearest=() if counts[Verdict.FEASIBLE] else tuple(one for one in smallest if one.shortfall_bytes > 0),
     )
 
 
@@ -157,15 +180,17 @@ def price_of_layout(
     parts = {name: _first(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
     held = priced.held
     activations = max(_first(held.first_bytes), _first(held.last_bytes))
-    used = _first(held.state_bytes) + _first(held.gathered_bytes) + activations
+    used = sum(map(_first, (held.state_bytes, held.gathered_bytes, held.posted_bytes))) + activations
     return Candidate(
         layout=layout,
         step_s=_first(priced.step_s),
         parts=parts,
+        closed_form_bytes=_first(priced.bytes),
         memory_bytes=_first(priced.bytes),
         memory_parts={
             "state_bytes": _first(held.state_bytes),
             "gathered_bytes": _first(held.gathered_bytes),
+            "posted_bytes": _first(held.posted_bytes),
             "activation_bytes": activations,
             "fragmentation_bytes": used * (_first(held.fragmentation) - 1),
             "overhead_bytes": _first(held.overhead_bytes),
@@ -183,6 +208,7 @@ class _Priced:
     step_s: Floats
     bytes: Floats
     usd: Floats
+    is_in_time: np.ndarray
     verdicts: np.ndarray
     shortfall: Floats
 
@@ -196,7 +222,7 @@ def _price(question: Question, limits: Limits, cases: Cases, time: Values, memor
     step_s, needed = np.broadcast_arrays(times.total_s, held.largest_bytes)
     price = limits.usd_per_device_hour
     usd = step_s * cases.devices * ((1.0 if price is None else price) / SECONDS_PER_HOUR)
-    room = question.fabric.memory_bytes * (1 - limits.headroom)
+    room = _room(question, limits)
     steps = limits.steps or 1
     late = step_s * steps > (np.inf if limits.deadline_s is None else limits.deadline_s)
     dear = usd * steps > (np.inf if limits.budget_usd is None else limits.budget_usd)
@@ -209,9 +235,14 @@ def _price(question: Question, limits: Limits, cases: Cases, time: Values, memor
         step_s=step_s,
         bytes=needed,
         usd=usd,
+        is_in_time=~(late | dear),
         verdicts=verdicts,
         shortfall=np.maximum(needed - room, 0.0),
     )
+
+
+def _room(question: Question, limits: Limits) -> float:
+    return question.fabric.memory_bytes * (1 - limits.headroom)
 
 
 def _first(figures: Floats) -> float:
@@ -269,9 +300,12 @@ class _Front:
                 {name: column[kept] for name, column in own.items()},
             )
 
-    def fastest(self) -> list[Layout]:
-        """For each number of devices."""
-        return [layout_at(columns, 0) for _, (_, _, columns) in sorted(self.by_devices.items())]
+    def ladders(self) -> dict[int, tuple[Layout, ...]]:
+        """For each number of devices, from the fastest on."""
+        return {
+            devices: tuple(layout_at(columns, index) for index in range(len(seconds)))
+            for devices, (seconds, _, columns) in sorted(self.by_devices.items())
+        }
 
     def layouts(self) -> list[Layout]:
         points = [

@@ -112,7 +112,7 @@ class Question:
         compute: Type of matrix products: fp32 or bf16.
         shares: Parts of the batch that are computed and summed in a fixed order; None for the backend's own order.
         num_states: fp32 values that the optimizer keeps of a parameter.
-        allows_stored_alone: Whether states may be stored with no second copy elsewhere.
+        clips: Whether the gradient's norm is needed.
     """
 
     network: Network
@@ -123,6 +123,7 @@ class Question:
     compute: str
     shares: int | None
     num_states: int = 2
+    clips: bool = True
 
     def __post_init__(self) -> None:
         """Refuse more devices than there are."""
