@@ -54,6 +54,9 @@ class StepMemory:
     def __init__(self, plan: Plan, counts: Counts) -> None:
         self._plan, self._counts = plan, counts
         self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
+        # What goes through the whole update is asked once, not by every rank group and pass.
+        self._in_place = sums_in_place(plan.update)
+        self._is_tied_at_once = plan.update.is_tied_at_once
 
     def of(self, number: int) -> Mapping[Moment, MemoryClasses]:
         """The most that a rank of a group needs in each part of the step, by the group's number."""
@@ -62,11 +65,13 @@ class StepMemory:
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
         actions = _actions(self._plan, self._counts, group.place)
-        early = EarlyMemory(self._plan, actions)
+        early = EarlyMemory(self._plan, actions, self._in_place)
         ahead = AheadMemory(
             self._plan, actions, {name: block.gathers for name, block in self._blocks.items()}
         )
-        walk = _Walk(self._plan, self._blocks, base, group.stages, early, ahead)
+        walk = _Walk(
+            self._plan, self._blocks, base, group.stages, early, ahead, self._in_place, self._is_tied_at_once
+        )
         for action, following in zip(actions, (*actions[1:], None), strict=True):
             walk.act(action, following)
         # Gradients are let go when the next step begins.
@@ -247,10 +252,11 @@ class _Walk:
         stages: Sequence[int],
         early: EarlyMemory,
         ahead: AheadMemory,
+        staying: Collection[str],
+        is_tied_at_once: bool,
     ) -> None:
         self._plan, self._blocks, self._base = plan, blocks, base
-        # Asked of every parameter in every pass, and answered by going through the whole update.
-        self._is_tied_at_once = plan.update.is_tied_at_once
+        self._is_tied_at_once = is_tied_at_once
         self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
         # By identity: the plan keeps its values, and the same few are asked for in every pass.
@@ -260,7 +266,7 @@ class _Walk:
         self._kept_bytes = self._gradient_bytes = 0
         self._posted = self._arriving = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
-        staying = sums_in_place(plan.update)
+        self._summed: set[int] = set()
         for index, block in (site for stage in stages for site in self._sites(stage)):
             self._add_gradients(index, block, staying)
 
@@ -307,6 +313,10 @@ class _Walk:
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
         """Sums of gradients that a block adds to; those of some names in the update, or all."""
+        if index in self._summed:
+            return
+        if some is None:
+            self._summed.add(index)
         for name, size in self._blocks[block.name].gradients.items():
             base = f"acc:layers.{index - 1}.{name}" if block.layers else f"acc:{name}"
             full = base if base in self._plan.update.values else f"{base}#{block.name}"
@@ -340,8 +350,7 @@ class _Walk:
             return 0
         sites = [block for _, block in self._sites(source)]
         block = sites[-1] if target > source else sites[0]
-        value = block.values[block.result if target > source else block.gradient]
-        return value_bytes(value, self._plan.axis_sizes)
+        return self._size(block.values[block.result if target > source else block.gradient])
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""

@@ -28,6 +28,9 @@ SLACK = 0.6
 _CLOSE = 1.05
 """A layout that is expected to need so many times what there is, is not tried."""
 
+_SOME, _CAUTION = 12, 0.9
+"""Ratios that are known before others are guessed from the least of them, and the part of it that is guessed."""
+
 _Key = tuple[object, ...]
 
 
@@ -115,7 +118,7 @@ class Scales:
 
     def expected_bytes(self, candidate: Candidate) -> float:
         """By closed forms, corrected by the layout most like it that was weighed; if there is none, by the most they are off."""
-        return candidate.closed_form_bytes * (self._ratio(candidate.layout) or SLACK)
+        return candidate.closed_form_bytes * (self._ratio(candidate.layout) or self._least_ratio())
 
     def may_fit(
         self, question: Question, limits: Limits, candidate: Candidate, *, closeness: float = _CLOSE
@@ -127,6 +130,11 @@ class Scales:
         """Whether a layout like it was weighed, and half of what there is would do."""
         is_known = self._ratio(candidate.layout) is not None
         return is_known and 2 * self.expected_bytes(candidate) <= _room(question, limits)
+
+    def _least_ratio(self) -> float:
+        """Of a layout like none that was weighed: as little as any other of the same network took, if there are some."""
+        known = self._ratios.values()
+        return SLACK if len(known) < _SOME else max(SLACK, _CAUTION * min(known))
 
     def _ratio(self, layout: Layout) -> float | None:
         return next((self._ratios[key] for key in _keys(layout) if key in self._ratios), None)
