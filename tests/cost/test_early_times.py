@@ -10,6 +10,7 @@ from trimtab.cost.early_memory import EarlyMemory
 from trimtab.cost.early_times import update_communication
 from trimtab.cost.stage_times import Passes, PassSeconds, stage_passes
 from trimtab.plan.early_sums import early_sums
+from trimtab.plan.lifetimes import sums_in_place
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action, ActionKind
 from trimtab.plan.program import OperatorKind, Phase
@@ -71,7 +72,7 @@ def test_a_slower_backward_pass_hides_more(plan: Plan) -> None:
 def test_what_is_at_work_beside_the_backward_pass_needs_memory(plan_of: PlanOf) -> None:
     """Pieces live from the start of their sum on, and what is sent is packed."""
     plan = plan_of("MESH dp 4\nSTORE states OVER dp\nREDUCE grads OVER dp BUCKET 1MB", tied=False)
-    memory = EarlyMemory(plan, ACTIONS)
+    memory = EarlyMemory(plan, ACTIONS, sums_in_place(plan.update))
     sums = [early.operator for early in early_sums(plan, ACTIONS)]
     assert {operator.kind for operator in sums} == {OperatorKind.REDUCE_SCATTER}
     blocks = range(1 + len(plan.pipeline.stage_of_layer), -1, -1)

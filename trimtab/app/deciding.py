@@ -85,7 +85,7 @@ def planned_strategies(loaded: LoadedJob, *, top: int, origin: str) -> "Answer":
     if not answer.findings.evaluated:
         raise JobReadError(f"{origin}, and no layout divides: {undivided(answer.question)}")
     if not answer.strategies:
-        nearest = answer.findings.nearest
+        nearest = answer.nearest
         lacking = f"; the nearest lacks {nearest[0].shortfall_bytes / 1e9:.1f} GB a device" if nearest else ""
         raise JobReadError(
             f"{origin}, and none of {answer.findings.evaluated:,} layouts of "

@@ -1,8 +1,9 @@
 """The best strategies for a job on some cards: a search, its best judged and compiled."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from trimtab.app.compiling import cluster_of, training_of
 from trimtab.app.job_reading import read_job
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.named_layouts import layout_of
+from trimtab.app.replicas import saves
 from trimtab.catalog import (
     THIS_MACHINE,
     Cluster,
@@ -33,6 +35,7 @@ from trimtab.cost.calibration import (
     reported_bytes,
     step_seconds,
 )
+from trimtab.cost.closed_form import THIS_RUNTIME, Values
 from trimtab.cost.estimates import PRICE_KEY, Price, offered_price
 from trimtab.cost.search import (
     Candidate,
@@ -47,6 +50,7 @@ from trimtab.cost.search import (
     Pool,
     Question,
     Refined,
+    Scales,
     SumTime,
     better_sum,
     compare,
@@ -56,7 +60,6 @@ from trimtab.cost.search import (
     formulas_of,
     judged_step_s,
     largest,
-    plan_of,
     pools_of,
     price_of_layout,
     priced_cases,
@@ -65,11 +68,21 @@ from trimtab.cost.search import (
     strong_and_weak,
     sum_times,
 )
-from trimtab.spec import LoadedJob, StrategyError, parse_strategy
+from trimtab.plan.physical import Plan
+from trimtab.spec import LoadedJob, parse_strategy
 from trimtab.terms import InputError, OnLoss, nearest_name
 
 JUDGED = 24
 """Of the best by closed forms, judged by their real schedules."""
+
+_MOST_WEIGHED = 40
+"""Plans that are compiled and weighed before it is given up to find as many as are to be shown."""
+
+_RUNGS = 4
+"""Of a number of devices, layouts that are weighed for the curve."""
+
+_SMALLEST = 6
+"""Of what does not fit, those that are weighed."""
 
 EVERY = "every"
 """Powers of two, and all."""
@@ -129,7 +142,6 @@ class Strategy:
         formulas: That say it.
         settings: Keys of the job that go with them.
         mfu: Useful FLOPs over the declared peak, by the convention of attention.
-        refusal: Why it cannot be compiled; empty if it can.
         sums: Of the first one: every way to sum gradients, the shortest first, as ``explain`` counts them.
     """
 
@@ -141,7 +153,6 @@ class Strategy:
     formulas: str
     settings: Mapping[str, int | str]
     mfu: Mapping[FlopConvention, float]
-    refusal: str
     sums: tuple[SumTime, ...] = ()
 
     @property
@@ -177,6 +188,7 @@ class Answer:
         strategies: The best, in order.
         curve: The best for each number of devices.
         front: That no other beats in time, dollars, memory and devices.
+        nearest: What does not fit, by what it lacks; empty if something fits.
         other: The layout that was asked about.
         largest: What fits, of what was asked to grow.
         num_refined: Layouts whose layers were looked at one by one.
@@ -197,6 +209,7 @@ class Answer:
     strategies: tuple[Strategy, ...]
     curve: tuple[Strategy, ...]
     front: tuple[Strategy, ...]
+    nearest: tuple[Candidate, ...]
     other: Strategy | None
     largest: Largest | None = None
     objective: Objective = Objective.TIME
@@ -257,17 +270,23 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         question,
         limits,
         time=time.values,
-        memory=memory.values,
+        memory=memory,
         objective=asked.objective,
         keep=2 * JUDGED,
         keep_others=_MOST_SHOWN,
     )
     search = _Search(
-        loaded=loaded, cluster=cluster, question=question, limits=limits, time=time, memory=memory
+        loaded=loaded,
+        cluster=cluster,
+        question=question,
+        limits=limits,
+        time=time,
+        memory=memory,
+        scales=_scales(loaded, cluster, question),
     )
     fine = search.refined(findings, asked.objective)
     findings = replace(findings, best=fine.best, curve=fine.curve)
-    strategies, best = search.best_of(fine.best, asked.objective, asked.top)
+    strategies, best = search.best_of(findings, asked.objective, asked.top)
     strategies = tuple(search.summed(found) for found in strategies[:1]) + strategies[1:]
     alone = tuple(search.alone(pool, asked) for pool in question.pools)
     return Answer(
@@ -281,10 +300,13 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         stack=stack,
         findings=findings,
         strategies=strategies,
-        curve=tuple(search.strategy(candidate, best) for candidate in findings.curve),
+        curve=tuple(search.strategy(candidate, best) for candidate in search.curve(findings, strategies)),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
+        nearest=() if strategies else search.nearest(findings),
         other=search.asked_about(asked.other, best) if asked.other else None,
-        largest=largest(question, limits, time=time.values, memory=memory.values, what=asked.growing)
+        largest=largest(
+            question, limits, time=time.values, memory=memory, what=asked.growing, scales=search.scales
+        )
         if asked.growing
         else None,
         objective=asked.objective,
@@ -293,6 +315,19 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         alone=alone,
         mixture=_mixture(strategies, alone),
     )
+
+
+def _scales(loaded: LoadedJob, cluster: Cluster, question: Question) -> Scales:
+    def shares(layout: Layout) -> int | None:
+        """A replica gets one where the job leaves it open."""
+        return layout.data if _leaves_shares_open(loaded) else question.shares
+
+    def refuse(asked: Question, layout: Layout, plan: Plan) -> None:
+        if loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
+            program = parse_strategy(formulas_of(asked, layout), source="plan")
+            rule_on_loss(replace(loaded, program=program), plan)
+
+    return Scales(cluster, shares=shares, saves=saves(loaded.job), refuse=refuse)
 
 
 def _mixture(strategies: Sequence[Strategy], alone: Sequence[PoolAlone]) -> Mixture | None:
@@ -399,8 +434,10 @@ def growing_of(text: str | None) -> Growing | None:
     return Growing(text)
 
 
-def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Calibrated, str]:
-    """Of time, of memory, and what they were learned from.
+def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibrated, Values, str]:
+    """Of time, of memory, and what those of time were learned from.
+
+    Memory is that of this runtime unless measured runs tell it; what is shown is weighed besides.
 
     Raises: InputError for a file that holds no measured runs.
     """
@@ -408,10 +445,10 @@ def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibr
     time, memory = fits.time_belief(), fits.memory_belief()
     if probe is not None:
         said = f"a probe of this machine of {probe.taken_at}, {len(probe.runs)} real runs of it among them"
-        return calibrated_on(time, probe), _calibrated(memory, is_memory=True), said
+        return calibrated_on(time, probe), THIS_RUNTIME, said
     if measured is None:
         names = f"{len(fits.time)} published stacks"
-        return _calibrated(time), _calibrated(memory, is_memory=True), names
+        return _calibrated(time), THIS_RUNTIME, names
     try:
         with measured.open(encoding="utf-8", newline="") as file:
             runs = measured_runs(csv.DictReader(file))
@@ -429,13 +466,15 @@ def constants(measured: Path | None, probe: Probe | None = None) -> tuple[Calibr
         calibrate(step_seconds, timed, np.asarray([run.step_s for run in timed], dtype=np.float64), time),
         calibrate(
             reported_bytes, weighed, np.asarray([run.peak_bytes for run in weighed], dtype=np.float64), memory
-        ),
+        ).values
+        if weighed
+        else THIS_RUNTIME,
         f"{len(timed)} measured runs of {sources}, and {len(fits.time)} published stacks",
     )
 
 
-def _calibrated(belief: Belief, *, is_memory: bool = False) -> Calibrated:
-    return calibrate(reported_bytes if is_memory else step_seconds, [], np.zeros(0), belief)
+def _calibrated(belief: Belief) -> Calibrated:
+    return calibrate(step_seconds, [], np.zeros(0), belief)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -447,7 +486,8 @@ class _Search:
     question: Question
     limits: Limits
     time: Calibrated
-    memory: Calibrated
+    memory: Values
+    scales: Scales
 
     def judged(self, candidate: Candidate) -> tuple[float, Candidate]:
         """With its pipeline simulated."""
@@ -462,43 +502,73 @@ class _Search:
             findings,
             self.cluster,
             time=self.time.values,
-            memory=self.memory.values,
+            memory=self.memory,
             objective=objective,
             keep=JUDGED,
         )
 
     def best_of(
-        self, candidates: Sequence[Candidate], objective: Objective, top: int
+        self, findings: Findings, objective: Objective, top: int
     ) -> tuple[tuple[Strategy, ...], Candidate | None]:
-        """The best by their real schedules that can be compiled, and the first of them."""
-        judged = sorted(
-            (self.judged(candidate) for candidate in candidates[:JUDGED]),
-            key=lambda pair: pair[0] * (1 if objective is Objective.TIME else pair[1].layout.devices),
-        )
-        best: Candidate | None = None
-        strategies: list[Strategy] = []
-        for step_s, candidate in judged:
-            strategy = self.strategy(candidate, best, step_s=step_s, is_compiled=True)
-            if best is None and not strategy.refusal:
-                best = candidate
-            if not strategy.refusal:
-                strategies.append(strategy)
-            if len(strategies) == top:
+        """The best by their real schedules that can be compiled and fit as they are weighed, and the first of them.
+
+        Where the fastest by closed forms do not fit, those follow that need less and less.
+        """
+        order = _by(objective)
+        fastest = sorted(map(self.judged, findings.best[:JUDGED]), key=order)
+        others = (*findings.best[JUDGED:], *findings.front, *findings.smallest)
+        weighed = 0
+        chosen: list[tuple[float, Candidate]] = []
+        for step_s, candidate in chain(fastest, map(self.judged, others)):
+            if len(chosen) == top or weighed == _MOST_WEIGHED:
                 break
-        return tuple(strategies), best
+            if not self.scales.may_fit(self.question, self.limits, candidate):
+                continue
+            weighed += 1
+            fitting = self.scales.fitting(self.question, self.limits, [candidate], most=1)
+            chosen += [(step_s, one) for one in fitting]
+        chosen.sort(key=order)
+        best = chosen[0][1] if chosen else None
+        return tuple(self.strategy(one, best, step_s=step_s) for step_s, one in chosen), best
+
+    def curve(self, findings: Findings, strategies: Sequence[Strategy]) -> Sequence[Candidate]:
+        """For each number of devices the fastest that fits: one that is shown, else the first of some that are weighed."""
+        shown = {one.candidate.layout.devices: one.candidate for one in reversed(strategies)}
+        found: list[Candidate] = []
+        for candidate in findings.curve:
+            devices = candidate.layout.devices
+            ladder = map(self._priced, findings.ladders.get(devices, ())[:_RUNGS])
+            fitting = self.scales.fitting(
+                self.question, self.limits, chain([candidate], ladder), most=1 + _RUNGS
+            )
+            one = shown.get(devices) or next(fitting, None)
+            found += [one] if one else []
+        return found
+
+    def nearest(self, findings: Findings) -> tuple[Candidate, ...]:
+        """What does not fit, by what it lacks: those that need least are weighed, the others by closed forms."""
+        smallest = [
+            self.scales.weighed(self.question, self.limits, one) for one in findings.smallest[:_SMALLEST]
+        ]
+        known = {one.layout for one in smallest}
+        others = [one for one in findings.nearest if one.layout not in known]
+        return (*sorted(smallest, key=lambda one: one.shortfall_bytes), *others)
+
+    def _priced(self, layout: Layout) -> Candidate:
+        return price_of_layout(self.question, self.limits, layout, time=self.time.values, memory=self.memory)
 
     def summed(self, strategy: Strategy) -> Strategy:
         """The same with the shortest sums of gradients, if they save enough of a step and can be compiled."""
         candidate = strategy.candidate
         layout = candidate.layout
-        sums = sum_times(self.question, layout, self.cluster, shares=self._shares(layout))
+        sums = sum_times(self.question, layout, self.cluster, shares=self.scales.shares_of(layout))
         better = better_sum(sums, strategy.step_s)
         if better is not None:
-            changed = replace(layout, reduce=better.clause)
-            if not self._refusal(changed):
-                formulas = formulas_of(self.question, changed)
-                candidate = replace(candidate, layout=changed)
-                return replace(strategy, candidate=candidate, formulas=formulas, sums=sums)
+            candidate = replace(candidate, layout=replace(layout, reduce=better.clause))
+            found = self.scales.weighed(self.question, self.limits, candidate)
+            if not found.refusal and found.shortfall_bytes == 0:
+                formulas = formulas_of(self.question, found.layout)
+                return replace(strategy, candidate=found, formulas=formulas, sums=sums)
         return replace(strategy, sums=sums)
 
     def alone(self, pool: Pool, asked: Asked) -> PoolAlone:
@@ -512,14 +582,21 @@ class _Search:
             question,
             limits,
             time=self.time.values,
-            memory=self.memory.values,
+            memory=self.memory,
             objective=asked.objective,
             keep=2 * JUDGED,
             keep_others=_MOST_SHOWN,
         )
-        search = replace(self, cluster=pool.cluster, question=question, limits=limits)
+        search = replace(
+            self,
+            cluster=pool.cluster,
+            question=question,
+            limits=limits,
+            scales=_scales(self.loaded, pool.cluster, question),
+        )
         fine = search.refined(findings, asked.objective)
-        strategies, _ = search.best_of(fine.best, asked.objective, 1)
+        findings = replace(findings, best=fine.best, curve=fine.curve)
+        strategies, _ = search.best_of(findings, asked.objective, 1)
         return PoolAlone(pool=pool, usd_per_device_hour=price, strategy=strategies[0] if strategies else None)
 
     def strategy(
@@ -528,7 +605,6 @@ class _Search:
         best: Candidate | None,
         *,
         step_s: float | None = None,
-        is_compiled: bool = False,
     ) -> Strategy:
         """A layout as an answer; by closed forms alone unless its simulated time is given."""
         seconds = step_s or candidate.step_s
@@ -548,16 +624,13 @@ class _Search:
             formulas=text,
             settings=settings,
             mfu=self._mfu(seconds, candidate.layout),
-            refusal=self._refusal(candidate.layout) if is_compiled else "",
         )
 
     def asked_about(self, text: str, best: Candidate | None) -> Strategy:
         """The layout that the user names."""
         layout = layout_of(text, devices=max(self.question.devices))
-        candidate = price_of_layout(
-            self.question, self.limits, layout, time=self.time.values, memory=self.memory.values
-        )
-        return self.strategy(candidate, best, is_compiled=True)
+        candidate = self.scales.weighed(self.question, self.limits, self._priced(layout))
+        return self.strategy(candidate, best)
 
     def _mfu(self, step_s: float, layout: Layout) -> Mapping[FlopConvention, float]:
         question = self.question
@@ -568,20 +641,10 @@ class _Search:
             for convention, flops in question.network.flops_by_convention(question.sequence).items()
         }
 
-    def _shares(self, layout: Layout) -> int | None:
-        """A replica gets one where the job leaves it open."""
-        return layout.data if _leaves_shares_open(self.loaded) else self.question.shares
 
-    def _refusal(self, layout: Layout) -> str:
-        """Why the compiler does not take the formulas; empty if it does."""
-        try:
-            plan = plan_of(self.question, layout, self.cluster, shares=self._shares(layout))
-            if self.loaded.job.fault_tolerance.on_loss is not OnLoss.AUTO:
-                program = parse_strategy(formulas_of(self.question, layout), source="plan")
-                rule_on_loss(replace(self.loaded, program=program), plan)
-        except (StrategyError, InputError) as error:
-            return str(error)
-        return ""
+def _by(objective: Objective) -> Callable[[tuple[float, Candidate]], float]:
+    """By seconds, or by dollars: devices of one kind cost alike."""
+    return lambda pair: pair[0] * (1 if objective is Objective.TIME else pair[1].layout.devices)
 
 
 def _peak_flops_per_s(question: Question, devices: int) -> float:

@@ -130,10 +130,13 @@ def _nothing(answer: Answer) -> Iterator[str]:
         yield f"no layout divides: {undivided(answer.question)}"
         return
     yield "nothing keeps every limit"
-    if answer.findings.nearest:
+    if answer.nearest:
         yield "  nearest, by the memory that each device lacks:"
-        for candidate in answer.findings.nearest[:10]:
+        for candidate in answer.nearest[:10]:
             yield f"  {format_bytes(candidate.shortfall_bytes):>10}  {degrees(candidate)}"
+        rest = answer.findings.verdicts[Verdict.MEMORY] - 10
+        if rest > 0:
+            yield f"  {'':>10}  and {rest:,} more, which lack as much or more"
         yield "  more devices, a shorter sequence or less head-room would tell; --json lists more"
 
 
@@ -160,8 +163,8 @@ def _why_not(answer: Answer, other: Strategy) -> Iterator[str]:
         yield f"  it does not fit: {format_bytes(candidate.shortfall_bytes)} are lacking; {classes}"
     elif candidate.verdict is not Verdict.FEASIBLE:
         yield f"  it would {_BROKEN[candidate.verdict]}"
-    if other.refusal:
-        yield "  it cannot be compiled: " + other.refusal.splitlines()[0]
+    if candidate.refusal:
+        yield "  it cannot be compiled: " + candidate.refusal.splitlines()[0]
     if answer.strategies:
         if comparison.is_equal:
             yield "  nobody can say whether it is slower than the first"

@@ -93,7 +93,7 @@ def document_of(answer: Answer, *, day: date) -> dict[str, Any]:
         "strategies": [_strategy(strategy) for strategy in answer.strategies],
         "curve": [_strategy(strategy) for strategy in answer.curve],
         "front": [_strategy(strategy) for strategy in answer.front],
-        "nearest": [_candidate(candidate) for candidate in findings.nearest],
+        "nearest": [_candidate(candidate) for candidate in answer.nearest],
         "why_not": _strategy(answer.other) if answer.other else None,
         "largest": _largest(answer.largest) if answer.largest else None,
         "pools": [_alone(found) for found in answer.alone],
@@ -156,7 +156,7 @@ def _strategy(strategy: Strategy) -> dict[str, Any]:
         "formulas": strategy.formulas,
         "settings": dict(strategy.settings),
         "mfu": {convention.value: share for convention, share in strategy.mfu.items()},
-        "refusal": strategy.refusal,
+        "refusal": strategy.candidate.refusal,
         "sums": [
             {
                 "route": found.route,
@@ -182,7 +182,9 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "layout": {field.name: _plain(getattr(layout, field.name)) for field in fields(layout)},
         "closed_form_step_s": candidate.step_s,
         "parts_s": dict(candidate.parts),
+        "closed_form_memory_bytes": candidate.closed_form_bytes,
         "memory_bytes": candidate.memory_bytes,
+        "is_weighed": candidate.is_weighed,
         "memory_parts": dict(candidate.memory_parts),
         "usd_per_step": candidate.usd_per_step,
         "verdict": candidate.verdict.value,

@@ -13,12 +13,13 @@ from trimtab.cost.replicated import (
     REDUCE_FORMULA,
     RankMemory,
     RankTraffic,
-    rank_memory,
-    rank_traffic,
+    figures_of,
+    largest_allocated,
+    shares_by_rank,
 )
 from trimtab.plan.explanation import ranges
 from trimtab.plan.layout import ReplicatedLayout, network_of, plan_layout
-from trimtab.plan.shares import assign_shares, own_blocks
+from trimtab.plan.shares import assign_shares
 from trimtab.plan.training import num_states
 from trimtab.spec import Job, LoadedJob
 from trimtab.terms import InfeasibleError, format_bytes
@@ -51,7 +52,7 @@ def replicated_facts(job: Job, layout: ReplicatedLayout) -> ReplicatedFacts:
     if layout.has_fixed_order:
         formulas = {"reduce": REDUCE_FORMULA, "gather": GATHER_FORMULA}
     found: list[ReplicaFacts] = []
-    shares = _shares_by_rank(layout, layout.devices)
+    shares = shares_by_rank(layout, layout.devices)
     for figures, members in groupby(enumerate(_figures(job, layout)), key=itemgetter(1)):
         ranks = [rank for rank, _ in members]
         memory, traffic, num_shares = figures
@@ -70,33 +71,18 @@ def replicated_facts(job: Job, layout: ReplicatedLayout) -> ReplicatedFacts:
 
 def largest_memory(job: Job, layout: ReplicatedLayout) -> RankMemory:
     """What the rank that needs most allocates."""
-    return max((memory for memory, _, _ in _figures(job, layout)), key=lambda memory: memory.total_bytes)
+    return largest_allocated(layout, states=num_states(job.train.optimizer), saves=saves(job))
+
+
+def saves(job: Job) -> bool:
+    """Whether a run writes checkpoints."""
+    return job.fault_tolerance.checkpoint.every != "off"
 
 
 def _figures(job: Job, layout: ReplicatedLayout) -> Iterator[tuple[RankMemory, RankTraffic, int]]:
     """Memory, traffic and number of shares of each rank of the whole run."""
-    shares = _shares_by_rank(layout, layout.devices)
-    blocks = [len(own_blocks(own, layout.num_parts)) for own in shares]
-    states = num_states(job.train.optimizer)
-    saves = job.fault_tolerance.checkpoint.every != "off"
-    for rank, own in enumerate(shares):
-        memory = rank_memory(
-            layout,
-            ranks=layout.devices,
-            own_parts=len(own),
-            own_blocks=blocks[rank],
-            all_blocks=sum(blocks),
-            states=states,
-            is_saving=saves and rank == 0,
-        )
-        yield memory, rank_traffic(layout, ranks=layout.devices, own_blocks=blocks[rank]), len(own)
-
-
-def _shares_by_rank(layout: ReplicatedLayout, ranks: int) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(ranks)]
-    for share, owner in enumerate(assign_shares(layout.num_parts, range(ranks))):
-        found[owner].append(share)
-    return found
+    found = figures_of(layout, states=num_states(job.train.optimizer), saves=saves(job))
+    yield from ((memory, traffic, len(own)) for memory, traffic, own in found)
 
 
 def _ownership(layout: ReplicatedLayout) -> Iterator[OwnershipFacts]:

@@ -1,10 +1,9 @@
 """What sums need that start while the backward pass goes on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trimtab.cost.operator_bytes import OperatorCounter
 from trimtab.plan.early_sums import BACKWARD, early_sums
-from trimtab.plan.lifetimes import sums_in_place
 from trimtab.plan.physical import Plan
 from trimtab.plan.pipelines import Action
 from trimtab.plan.program import Operator
@@ -16,6 +15,7 @@ class EarlyMemory:
     Args:
         plan: Of the rank.
         actions: All that the rank does in a step, in order.
+        in_place: Summands that the sum over ranks takes the place of.
 
     Attributes:
         count: For operators of the update.
@@ -23,9 +23,9 @@ class EarlyMemory:
         made: Bytes of what they give: there from their start on.
     """
 
-    def __init__(self, plan: Plan, actions: Sequence[Action]) -> None:
+    def __init__(self, plan: Plan, actions: Sequence[Action], in_place: Collection[str]) -> None:
         update = plan.update
-        self.count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {}, sums_in_place(update))
+        self.count = OperatorCounter(plan.network, plan.axis_sizes, update.values, {}, in_place)
         self._starts: dict[int, list[Operator]] = {}
         for early in early_sums(plan, actions):
             self._starts.setdefault(early.after, []).append(early.operator)

@@ -66,21 +66,22 @@ def _completion(
     """For each block when its gradients are complete, and when all are: seconds from the first action on."""
     found: dict[int, float] = {}
     now_s = 0.0
+    stages = {action.stage for action in actions}
+    shares_of = {stage: _shares(plan, counts, stage) for stage in stages}
     for action in actions:
         stage = passes[action.stage]
         if action.kind is ActionKind.FORWARD:
             now_s += stage.forward.total_s
         elif action.kind in BACKWARD:
             backward_s = stage.backward_input.total_s + stage.backward_weight.total_s
-            shares = _shares(plan, counts, action.stage)
-            for block in reversed(blocks_of_stage(plan, action.stage)):
-                now_s += backward_s * shares[block]
+            for block, share in reversed(shares_of[action.stage].items()):
+                now_s += backward_s * share
                 found[block] = now_s
     return found, now_s
 
 
-def _shares(plan: Plan, counts: Counts, stage: int) -> Mapping[int, float]:
-    """For each block of a stage its part of a backward pass, by FLOPs."""
+def _shares(plan: Plan, counts: Counts, stage: int) -> dict[int, float]:
+    """For each block of a stage, in order of computation, its part of a backward pass, by FLOPs."""
     work = {block: _backward_flops(plan, counts, stage, block) for block in blocks_of_stage(plan, stage)}
     total = sum(work.values())
     return {block: flops / total if total else 1 / len(work) for block, flops in work.items()}

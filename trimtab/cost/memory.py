@@ -1,7 +1,8 @@
 """Memory of a rank by class over the step, from what a plan says that it holds.
 
-Counted are the bytes that the plan's own values take; what a kernel needs besides is not, except that a loss
-works in fp32. What is assumed stands in ``ASSUMPTIONS`` and is told with every figure.
+Counted are the bytes that the plan's own values take, whoever runs them; what a kernel needs besides is not, except that a
+loss works in fp32. The two largest blocks that a rank gathers are there at once, logits once more in fp32, and a microbatch to
+and from each neighbouring stage. What this runtime needs is told by ``trimtab.cost.run_memory``.
 """
 
 import heapq
@@ -17,20 +18,6 @@ from trimtab.plan.physical import Plan, Traffic
 from trimtab.plan.pipelines import peak_bytes
 from trimtab.plan.program import OperatorKind, Phase
 from trimtab.terms import OnLoss
-
-ASSUMPTIONS = (
-    "gradients: with shares those that are open in the fixed tree; all of them where survivors go on with them",
-    "states: with a master copy where parameters are kept in another type, what an outer optimizer keeps, and what "
-    "compression has left over",
-    "gathered: the two largest blocks that a rank gathers, the one in use and the next, which is prefetched; weights "
-    "used in another type than they are kept in, once more in that type",
-    "activations: what gradients need; attention keeps no scores. Eager torch keeps more between the steps of rotary "
-    "positions and SwiGLU, and the residual stream in fp32: measured 1.0 (GPT in fp32) to 1.4 times (Llama in bf16)",
-    "working: values of the plan as long as they are needed, none written in place; logits once more in fp32",
-    "buffers: what travels in another type than it is kept in, and a microbatch to and from each neighbouring stage",
-    "not counted: the device's context, gaps of the allocator, dropout masks; they often take 5 to 10 %",
-)
-"""What the figures rest on."""
 
 
 class Moment(StrEnum):

@@ -54,6 +54,9 @@ class StepMemory:
     def __init__(self, plan: Plan, counts: Counts) -> None:
         self._plan, self._counts = plan, counts
         self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
+        # What goes through the whole update is asked once, not by every rank group and pass.
+        self._in_place = sums_in_place(plan.update)
+        self._is_tied_at_once = plan.update.is_tied_at_once
 
     def of(self, number: int) -> Mapping[Moment, MemoryClasses]:
         """The most that a rank of a group needs in each part of the step, by the group's number."""
@@ -62,11 +65,13 @@ class StepMemory:
         constants = constant_bytes(self._plan, self._counts, group.stages)
         base = MemoryClasses(parameters=params, states=states, working=constants)
         actions = _actions(self._plan, self._counts, group.place)
-        early = EarlyMemory(self._plan, actions)
+        early = EarlyMemory(self._plan, actions, self._in_place)
         ahead = AheadMemory(
             self._plan, actions, {name: block.gathers for name, block in self._blocks.items()}
         )
-        walk = _Walk(self._plan, self._blocks, base, group.stages, early, ahead)
+        walk = _Walk(
+            self._plan, self._blocks, base, group.stages, early, ahead, self._in_place, self._is_tied_at_once
+        )
         for action, following in zip(actions, (*actions[1:], None), strict=True):
             walk.act(action, following)
         # Gradients are let go when the next step begins.
@@ -247,20 +252,27 @@ class _Walk:
         stages: Sequence[int],
         early: EarlyMemory,
         ahead: AheadMemory,
+        staying: Collection[str],
+        is_tied_at_once: bool,
     ) -> None:
         self._plan, self._blocks, self._base = plan, blocks, base
+        self._is_tied_at_once = is_tied_at_once
         self._early, self._ahead = early, ahead
         self._kept: dict[tuple[int, int], int] = {}
+        # By identity: the plan keeps its values, and the same few are asked for in every pass.
+        self._sizes: dict[int, int] = {}
+        self._known_sites: dict[int, list[tuple[int, Block]]] = {}
         self._gradients: dict[tuple[str, int], int] = {}
+        self._kept_bytes = self._gradient_bytes = 0
         self._posted = self._arriving = 0
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
-        staying = sums_in_place(plan.update)
+        self._summed: set[int] = set()
         for index, block in (site for stage in stages for site in self._sites(stage)):
             self._add_gradients(index, block, staying)
 
     def act(self, action: Action, following: Action | None) -> None:
         """A forward or a backward pass of one stage on one microbatch, while what the next one takes may arrive."""
-        sites = list(self._sites(action.stage))
+        sites = self._sites(action.stage)
         self._arriving = 0 if following is None else self._taken(following)
         if action.kind is ActionKind.FORWARD:
             for index, block in sites:
@@ -268,6 +280,7 @@ class _Walk:
                 self._enter(Moment.FORWARD, block, block.values.get("in"))
                 self._look(Moment.FORWARD, passed.most)
                 self._kept[index, action.microbatch] = passed.stays
+                self._kept_bytes += passed.stays
             self._post(action.stage, action.stage + 1)
         elif action.kind in BACKWARD:
             for index, block in reversed(sites):
@@ -275,7 +288,7 @@ class _Walk:
                 self._add_gradients(index, block)
                 self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
                 self._look(Moment.BACKWARD, memory.backward.most)
-                del self._kept[index, action.microbatch]
+                self._kept_bytes -= self._kept.pop((index, action.microbatch))
                 scratch = self._early.leave(index, action)
                 if scratch is not None:
                     handed = self._size(block.values.get(block.gradient))
@@ -292,15 +305,25 @@ class _Walk:
             self._look(moment, local)
 
     def _size(self, value: Value | None) -> int:
-        return 0 if value is None else value_bytes(value, self._plan.axis_sizes)
+        if value is None:
+            return 0
+        if id(value) not in self._sizes:
+            self._sizes[id(value)] = value_bytes(value, self._plan.axis_sizes)
+        return self._sizes[id(value)]
 
     def _add_gradients(self, index: int, block: Block, some: Collection[str] | None = None) -> None:
         """Sums of gradients that a block adds to; those of some names in the update, or all."""
+        if index in self._summed:
+            return
+        if some is None:
+            self._summed.add(index)
         for name, size in self._blocks[block.name].gradients.items():
             base = f"acc:layers.{index - 1}.{name}" if block.layers else f"acc:{name}"
             full = base if base in self._plan.update.values else f"{base}#{block.name}"
             if some is None or full in some:
-                self._gradients[self._sum_of(name, index), index if block.layers else 0] = size
+                key = self._sum_of(name, index), index if block.layers else 0
+                self._gradient_bytes += size - self._gradients.get(key, 0)
+                self._gradients[key] = size
 
     def _post(self, source: int, target: int) -> None:
         """What is sent to another stage lives until the step ends."""
@@ -327,12 +350,11 @@ class _Walk:
             return 0
         sites = [block for _, block in self._sites(source)]
         block = sites[-1] if target > source else sites[0]
-        value = block.values[block.result if target > source else block.gradient]
-        return value_bytes(value, self._plan.axis_sizes)
+        return self._size(block.values[block.result if target > source else block.gradient])
 
     def _sum_of(self, name: str, index: int) -> str:
         """Sums of embedding and head that are one, or two."""
-        return name if self._plan.update.is_tied_at_once else f"{name}#{index}"
+        return name if self._is_tied_at_once else f"{name}#{index}"
 
     def _look(self, moment: Moment, local: MemoryClasses) -> None:
         base = self._base
@@ -340,16 +362,21 @@ class _Walk:
             local,
             parameters=base.parameters,
             states=base.states,
-            gradients=sum(self._gradients.values()),
-            activations=local.activations + sum(self._kept.values()),
+            gradients=self._gradient_bytes,
+            activations=local.activations + self._kept_bytes,
             working=local.working + base.working + self._early.made,
             gathered=local.gathered + self._ahead.coming.gathered,
             buffers=local.buffers + self._posted + self._arriving,
         )
         self.most[moment] = _larger(self.most[moment], found)
 
-    def _sites(self, stage: int) -> Iterable[tuple[int, Block]]:
+    def _sites(self, stage: int) -> Sequence[tuple[int, Block]]:
         """The blocks of a stage in order, with their places in the network."""
+        if stage not in self._known_sites:
+            self._known_sites[stage] = list(self._sites_of(stage))
+        return self._known_sites[stage]
+
+    def _sites_of(self, stage: int) -> Iterable[tuple[int, Block]]:
         plan = self._plan
         embedding, *_, head = plan.blocks
         if stage == 0:
@@ -442,9 +469,10 @@ def _actions(plan: Plan, counts: Counts, place: int) -> Sequence[Action]:
     """What a rank does with all its microbatches."""
     work = plan.work
     if counts.actions is None:
+        # Between the second and the last microbatch nothing new lives.
         return [
             Action(kind=kind, stage=0, microbatch=number)
-            for number in range(work.microbatches)
+            for number in sorted({0, min(1, work.microbatches - 1), work.microbatches - 1})
             for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
         ]
     return [

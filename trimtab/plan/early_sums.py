@@ -78,9 +78,10 @@ def _completion(plan: Plan, actions: Sequence[Action]) -> dict[int, int]:
     """For each block of the rank, when the gradients of its parameters are complete: a number that grows with time."""
     found: dict[int, int] = {}
     now = 0
+    blocks_of = {stage: blocks_of_stage(plan, stage) for stage in {action.stage for action in actions}}
     for action in actions:
         if action.kind in BACKWARD:
-            for block in reversed(blocks_of_stage(plan, action.stage)):
+            for block in reversed(blocks_of[action.stage]):
                 now += 1
                 found[block] = now
     return found

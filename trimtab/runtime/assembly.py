@@ -18,6 +18,7 @@ from trimtab.plan.training import training_of
 from trimtab.policy.slowness import prior_share_s
 from trimtab.policy.wire import Note
 from trimtab.runtime.agent_link import Link
+from trimtab.runtime.built_network import refuse_another_network
 from trimtab.runtime.checkpoint.keyring import Keyring
 from trimtab.runtime.checkpoint.objects import ObjectPath
 from trimtab.runtime.checkpoint.places import checkpoints_of
@@ -475,9 +476,12 @@ def flops_per_token(job: Job, model: Model) -> float:
 
     A network of the catalog: its matrix products, causal attention. A user's class: 6 per parameter (Kaplan et al.
     2020), which leaves attention out.
+
+    Raises: RankError if the module is not the network.
     """
     source = network_of(job)
     if source is not None:
+        refuse_another_network(source, model.logical_parameters())
         return float(source.flops_per_token(job.data.sequence, causal=True))
     return 6.0 * sum(parameter.numel() for _, parameter in model.logical_parameters())
 

@@ -26,6 +26,12 @@ paddings of stored pieces, are what is not exact."""
 
 MORE: dict[str, Layout] = {
     "recomputed, rotary": (1, "RECOMPUTE activations", ROTARY, {}),
+    "accumulated over four microbatches, stored in one of two groups": (
+        4,
+        "MESH replica 2, dp 2\nSPLIT batch OVER replica, dp\nSTORE params, grads, states OVER dp",
+        ROTARY,
+        {"batch": 16},
+    ),
     "bf16": (2, "MESH dp 2\nCOMPUTE layers IN bf16\nKEEP params IN bf16", ROTARY, {}),
     "states and activations on the host": (
         2,

@@ -79,7 +79,10 @@ def _memory(facts: MemoryFacts) -> str:
         for other in facts.moments
         if other is not peak
     )
-    return f"{format_bytes(facts.peak_bytes)} in the {moment(facts.peak)}: {sizes}; {others}"
+    return (
+        f"{format_bytes(facts.peak_bytes)} in the {moment(facts.peak)}: {sizes}; {others}; "
+        f"the plan's own values {format_bytes(facts.values_bytes)}"
+    )
 
 
 def _time(time: GroupTime) -> str:

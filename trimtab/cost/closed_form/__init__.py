@@ -5,7 +5,14 @@ price time, ``peak_memory`` prices memory. Only sizes and degrees enter; nothing
 """
 
 from trimtab.cost.closed_form.cases import Cases, Floats
-from trimtab.cost.closed_form.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, Constant, Values, expected
+from trimtab.cost.closed_form.constants import (
+    MEMORY_CONSTANTS,
+    THIS_RUNTIME,
+    TIME_CONSTANTS,
+    Constant,
+    Values,
+    expected,
+)
 from trimtab.cost.closed_form.layers import LayerTimes, layer_times
 from trimtab.cost.closed_form.peak_memory import (
     LayerBytes,
@@ -19,6 +26,7 @@ from trimtab.cost.closed_form.step_times import StepTimes, step_times
 
 __all__ = [
     "MEMORY_CONSTANTS",
+    "THIS_RUNTIME",
     "TIME_CONSTANTS",
     "Cases",
     "Constant",

@@ -17,6 +17,7 @@ class PeakMemory:
         state_bytes: Parameters, gradients, optimizer states, on the rank that holds most of them.
         first_state_bytes: The same on the first rank, which has the embedding and perhaps a layer less.
         gathered_bytes: Parameters that are whole while they are used.
+        posted_bytes: What has been sent to neighbouring stages and is kept until the step ends.
         first_bytes, last_bytes: Activations on the first and on the last rank of the pipeline, logits among them.
         overhead_bytes: Context, libraries, buckets.
         fragmentation: What the allocator holds over what is used.
@@ -25,6 +26,7 @@ class PeakMemory:
     state_bytes: Floats
     first_state_bytes: Floats
     gathered_bytes: Floats
+    posted_bytes: Floats
     first_bytes: Floats
     last_bytes: Floats
     overhead_bytes: Floats
@@ -41,7 +43,7 @@ class PeakMemory:
         return self._total(self.state_bytes, np.maximum(self.first_bytes, self.last_bytes))
 
     def _total(self, states: Floats, activations: Floats) -> Floats:
-        used = states + self.gathered_bytes + activations
+        used = states + self.gathered_bytes + self.posted_bytes + activations
         return used * self.fragmentation + self.overhead_bytes
 
 
@@ -50,7 +52,8 @@ def peak_memory(cases: Cases, values: Values) -> PeakMemory:
 
     Activations of a layer: tokens x width x (10 + 24 / t) bytes and 5 bytes a score where attention is not fused
     (Korthikanti et al. 2022, equation 2). The first stage keeps min(m, p) (1 + (p - 1) / (p v)) microbatches, the last
-    keeps one and holds the logits.
+    keeps one and holds the logits. Software that keeps what it has sent says so by a constant ``posted``: messages that live, for
+    each microbatch and stage.
     """
     held, _ = stage_layers(cases)
     counted = np.where(held * cases.pipeline > cases.layers + 1, held - 1, held)
@@ -76,6 +79,14 @@ def peak_memory(cases: Cases, values: Values) -> PeakMemory:
         ),
         first_state_bytes=first,
         gathered_bytes=np.where(cases.store >= 3, 8 * per_layer, 0.0),
+        posted_bytes=np.where(
+            cases.pipeline > 1,
+            values.get("posted", 0.0)
+            * _stream_bytes(cases)
+            * cases.microbatches
+            * np.maximum(cases.virtual, 1.0),
+            0.0,
+        ),
         first_bytes=np.where(
             cases.pipeline > 1,
             per_microbatch * flight + working + logits * cases.ends_together,
@@ -110,12 +121,16 @@ class LayerBytes:
 def layer_bytes(cases: Cases, values: Values) -> LayerBytes:
     """Of each case."""
     kept = _kept_by_layer(cases)
-    stream = 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
     return LayerBytes(
         kept_bytes=values["activations"] * kept,
-        border_bytes=values["borders"] * stream,
+        border_bytes=values["borders"] * _stream_bytes(cases),
         working_bytes=values["working_set"] * kept,
     )
+
+
+def _stream_bytes(cases: Cases) -> Floats:
+    """What a layer hands to the next, in 16 bits."""
+    return 2 * cases.local_tokens * cases.embed / np.where(cases.sequence_parallel > 0, cases.tensor, 1.0)
 
 
 def kept_microbatches(cases: Cases) -> Floats:

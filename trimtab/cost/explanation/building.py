@@ -38,12 +38,13 @@ from trimtab.cost.explanation.document import (
     Where,
     WorkFacts,
 )
-from trimtab.cost.explanation.group_facts import allocated, group_facts, memory_facts
+from trimtab.cost.explanation.group_facts import group_facts, memory_facts
 from trimtab.cost.explanation.places import at
 from trimtab.cost.flops import step_flops
-from trimtab.cost.memory import ASSUMPTIONS as MEMORY_ASSUMPTIONS
-from trimtab.cost.memory import MemoryCounter, num_leaves
+from trimtab.cost.memory import num_leaves
 from trimtab.cost.replicated import RankMemory as AllocatedMemory
+from trimtab.cost.run_memory import ASSUMPTIONS as MEMORY_ASSUMPTIONS
+from trimtab.cost.run_memory import RunMemory
 from trimtab.plan.explanation import LevelBytes, RankGroup, decisions, ranges, sent_in_step
 from trimtab.plan.explanation.share_traffic import ShareTraffic, share_traffic
 from trimtab.plan.physical import EMBEDDING, HEAD, Plan
@@ -104,9 +105,13 @@ def explanation(plan: Plan, asked: Asked) -> Explanation:
         usd_per_device_hour=asked.usd_per_device_hour,
         counts=counts,
     )
-    counter = MemoryCounter(plan, counts, num_leaves=num_leaves(plan, asked.on_loss.rule))
+    used = RunMemory(plan, counts, num_leaves=num_leaves(plan, asked.on_loss.rule), allocated=asked.allocated)
     memories = tuple(
-        memory_facts(allocated(counter.of(number), asked.allocated), _device_bytes(plan, asked, group))
+        memory_facts(
+            used.of(number),
+            values_bytes=used.values_bytes(number),
+            device_bytes=_device_bytes(plan, asked, group),
+        )
         for number, group in enumerate(counts.groups)
     )
     stages = tuple(_stages(plan, counts))

@@ -318,7 +318,8 @@ class MemoryFacts:
         held: Between steps.
         moments: Over the step.
         peak: The part of the step that needs most.
-        peak_bytes: What it needs.
+        peak_bytes: What it needs, as this runtime allocates.
+        values_bytes: What the plan's own values take at their peak, whoever runs them.
         host_bytes: In host memory, offloaded.
         device_bytes: Memory of its device; null if not known.
         fits: Whether the peak fits the device; null if its memory is not known.
@@ -328,6 +329,7 @@ class MemoryFacts:
     moments: tuple[MomentFacts, ...]
     peak: Moment
     peak_bytes: int
+    values_bytes: int
     host_bytes: int
     device_bytes: int | None
     fits: bool | None

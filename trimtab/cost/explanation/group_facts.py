@@ -1,7 +1,6 @@
 """What the ranks of a group hold, compute, send and wait for, as the document tells it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from string import ascii_uppercase
 
 from trimtab.catalog import Cluster
@@ -19,8 +18,7 @@ from trimtab.cost.explanation.document import (
 )
 from trimtab.cost.explanation.places import at
 from trimtab.cost.flops import StageFlops
-from trimtab.cost.memory import Moment, RankMemory
-from trimtab.cost.replicated import RankMemory as AllocatedMemory
+from trimtab.cost.memory import RankMemory
 from trimtab.cost.stage_times import runs_beside
 from trimtab.plan.explanation import CollectiveUse, LevelBytes, ranges
 from trimtab.plan.physical import Plan
@@ -102,24 +100,7 @@ def _compress(transfer: Transfer) -> str:
     return f"{transfer.compress}{argument}"
 
 
-def allocated(found: RankMemory, by_runtime: AllocatedMemory | None) -> RankMemory:
-    """The memory with what the runtime is known to allocate; it exchanges in the update and stages all the time."""
-    if by_runtime is None:
-        return found
-    moments = {
-        moment: replace(
-            classes,
-            parameters=by_runtime.parameters_bytes,
-            gradients=by_runtime.gradients_bytes,
-            states=by_runtime.optimizer_bytes,
-            buffers=by_runtime.staging_bytes + (by_runtime.exchange_bytes if moment is Moment.UPDATE else 0),
-        )
-        for moment, classes in found.moments.items()
-    }
-    return replace(found, moments=moments)
-
-
-def memory_facts(found: RankMemory, device_bytes: int | None) -> MemoryFacts:
+def memory_facts(found: RankMemory, *, values_bytes: int, device_bytes: int | None) -> MemoryFacts:
     """The memory of a rank, and whether its device has it; None if the device's is not known."""
     return MemoryFacts(
         held=tuple(
@@ -132,6 +113,7 @@ def memory_facts(found: RankMemory, device_bytes: int | None) -> MemoryFacts:
         ),
         peak=found.peak,
         peak_bytes=found.peak_bytes,
+        values_bytes=values_bytes,
         host_bytes=found.host_bytes,
         device_bytes=device_bytes,
         fits=None if device_bytes is None else found.peak_bytes <= device_bytes,

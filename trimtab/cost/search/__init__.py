@@ -17,10 +17,12 @@ from trimtab.cost.search.reasons import QUANTILE, Comparison, compare, log_sprea
 from trimtab.cost.search.refining import Refined, refined
 from trimtab.cost.search.routes import SumTime, better_sum, sum_times
 from trimtab.cost.search.space import Layout, Question, priced_cases
+from trimtab.cost.search.weighing import SLACK, Scales
 from trimtab.cost.search.words import WAYS
 
 __all__ = [
     "QUANTILE",
+    "SLACK",
     "WAYS",
     "Candidate",
     "Comparison",
@@ -35,6 +37,7 @@ __all__ = [
     "Pool",
     "Question",
     "Refined",
+    "Scales",
     "SpaceError",
     "SumTime",
     "Verdict",

@@ -12,6 +12,9 @@ from trimtab.cost.search.pricing import Limits, Objective, Priced, Verdict, pric
 from trimtab.cost.search.space import Layout, Question, cases_of_layouts, columns_of, layout_at, layouts
 from trimtab.cost.search.uneven import uneven_layouts
 
+_FEW = 64
+"""Of the smallest; pricing one by one takes time."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -20,23 +23,29 @@ class Candidate:
     Args:
         step_s: By closed forms.
         parts: Where the step goes, in seconds, by name.
-        memory_bytes: Of the device that needs most.
+        closed_form_bytes: Memory of the device that needs most, by closed forms.
+        memory_bytes: The same as it was weighed; by closed forms until then.
         memory_parts: By class, on that device.
         usd_per_step: None without a price.
         verdict: Whether it keeps the limits, and which it breaks first.
         shortfall_bytes: Memory that is lacking; 0 where it fits.
         stage_again_s: By stage, what computing again takes for one microbatch, where layers have ways of their own.
+        is_weighed: Whether it was compiled and its memory counted.
+        refusal: Why it cannot be compiled; empty if it can, or if nobody has tried.
     """
 
     layout: Layout
     step_s: float
     parts: Mapping[str, float]
+    closed_form_bytes: float
     memory_bytes: float
     memory_parts: Mapping[str, float]
     usd_per_step: float | None
     verdict: Verdict
     shortfall_bytes: float
     stage_again_s: tuple[float, ...] = ()
+    is_weighed: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +58,8 @@ class Findings:
         best: The feasible ones with the least time (or dollars), in order.
         front: Feasible ones that no other beats in time, dollars, memory and devices at once; by time.
         curve: The best one for each number of devices.
+        ladders: For each number of devices feasible layouts from the fastest on, each needing less memory than all before it.
+        smallest: Those that need least memory, in order, whether they fit or not.
         nearest: Of those that do not fit, the ones that lack least; empty if something fits.
         tight: The fastest (or cheapest) of those that fit only if something is computed again, in order: seconds (or
             dollars) of a step with nothing computed again, and the layout.
@@ -60,6 +71,8 @@ class Findings:
     best: tuple[Candidate, ...]
     front: tuple[Candidate, ...]
     curve: tuple[Candidate, ...]
+    ladders: Mapping[int, tuple[Layout, ...]]
+    smallest: tuple[Candidate, ...]
     nearest: tuple[Candidate, ...]
     tight: tuple[tuple[float, Layout], ...] = ()
     kept_tight: int = 0
@@ -74,6 +87,7 @@ def find(
     objective: Objective = Objective.TIME,
     keep: int = 64,
     keep_others: int | None = None,
+    slack: float = 1.0,
 ) -> Findings:
     """Price every layout, those over two kinds of devices among them.
 
@@ -85,11 +99,14 @@ def find(
         objective: By which the best are ordered.
         keep: How many of the best.
         keep_others: How many of the nearest and of those that fit if something is computed again; as many if None.
+        slack: Part of the closed forms' bytes that has to fit: below 1 ``best`` holds layouts that only fit if they turn out
+            to need less. Nothing else looks at it.
     """
     counts: Counter[Verdict] = Counter()
     evaluated = 0
     others = keep if keep_others is None else keep_others
     best, near, front, tight = _Kept(keep), _Kept(others), _Front(), _Kept(others)
+    small = _Kept(_FEW)
     uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
     for columns in chain(_uncut(question), uneven):
         priced = price(question, limits, columns, time=time, memory=memory)
@@ -97,11 +114,13 @@ def find(
         for verdict in Verdict:
             counts[verdict] += int(np.count_nonzero(priced.verdicts == verdict))
         fits = priced.verdicts == Verdict.FEASIBLE
-        best.add(columns, np.where(fits, priced.ordered_by(objective), np.inf))
+        may_fit = priced.is_in_time & (priced.shortfall <= (1 - slack) * priced.bytes)
+        best.add(columns, np.where(may_fit, priced.ordered_by(objective), np.inf))
+        small.add(columns, np.where(priced.is_in_time, priced.bytes, np.inf))
         front.add(columns, priced, fits)
         is_tight = _is_tight(question, limits, columns, priced, memory)
         tight.add(columns, np.where(is_tight, priced.ordered_by(objective), np.inf))
-        if not len(best.values):
+        if not counts[Verdict.FEASIBLE]:
             near.add(columns, np.where(priced.shortfall > 0, priced.shortfall, np.inf))
 
     def candidates(chosen: list[Layout]) -> tuple[Candidate, ...]:
@@ -114,7 +133,9 @@ def find(
         best=candidates(best.layouts()),
         front=candidates(on_front),
         curve=candidates(front.fastest()),
-        nearest=() if len(best.values) else candidates(near.layouts()),
+        ladders=front.ladders(),
+        smallest=candidates(small.layouts()),
+        nearest=() if counts[Verdict.FEASIBLE] else candidates(near.layouts()),
         tight=tuple(zip(tight.values.tolist(), tight.layouts(), strict=True)),
         kept_tight=others,
     )
@@ -151,15 +172,17 @@ def price_of_layout(
     parts = {name: _first(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
     held = priced.held
     activations = max(_first(held.first_bytes), _first(held.last_bytes))
-    used = _first(held.state_bytes) + _first(held.gathered_bytes) + activations
+    used = sum(map(_first, (held.state_bytes, held.gathered_bytes, held.posted_bytes))) + activations
     return Candidate(
         layout=layout,
         step_s=_first(priced.step_s),
         parts=parts,
+        closed_form_bytes=_first(priced.bytes),
         memory_bytes=_first(priced.bytes),
         memory_parts={
             "state_bytes": _first(held.state_bytes),
             "gathered_bytes": _first(held.gathered_bytes),
+            "posted_bytes": _first(held.posted_bytes),
             "activation_bytes": activations,
             "fragmentation_bytes": used * (_first(held.fragmentation) - 1),
             "overhead_bytes": _first(held.overhead_bytes),
@@ -224,6 +247,13 @@ class _Front:
                 needed[kept],
                 {name: column[kept] for name, column in own.items()},
             )
+
+    def ladders(self) -> dict[int, tuple[Layout, ...]]:
+        """For each number of devices, from the fastest on."""
+        return {
+            devices: tuple(layout_at(columns, index) for index in range(len(seconds)))
+            for devices, (seconds, _, columns) in sorted(self.by_devices.items())
+        }
 
     def fastest(self) -> list[Layout]:
         """For each number of devices."""

@@ -30,7 +30,7 @@ class Plain:
         kept_bytes, border_bytes: Of a layer and microbatch, with nothing and with all computed again.
         working_bytes: Besides, where anything is.
         logit_bytes: Of a microbatch.
-        state_bytes: What is there beside activations.
+        state_bytes, gathered_bytes, posted_bytes: What is there beside activations.
         first_kept: Microbatches whose activations the first rank keeps.
         in_flush: Microbatches between two times that the pipeline is empty.
         runs: Microbatches of a step.
@@ -51,6 +51,7 @@ class Plain:
     logit_bytes: float
     state_bytes: float
     gathered_bytes: float
+    posted_bytes: float
     fragmentation: float
     overhead_bytes: float
     first_kept: float
@@ -59,6 +60,11 @@ class Plain:
     fill: float
     late: float
     num_layers: int
+
+    @property
+    def resident_bytes(self) -> float:
+        """What is there beside activations, in sum."""
+        return self.state_bytes + self.gathered_bytes + self.posted_bytes
 
     @property
     def slowest_s(self) -> float:
@@ -96,6 +102,7 @@ def plain_layouts(
         "logit_bytes": listed(logit_bytes(none, memory)),
         "state_bytes": listed(held.state_bytes),
         "gathered_bytes": listed(held.gathered_bytes),
+        "posted_bytes": listed(held.posted_bytes),
         "fragmentation": listed(held.fragmentation),
         "overhead_bytes": listed(held.overhead_bytes),
         "first_kept": listed(kept_microbatches(none)),

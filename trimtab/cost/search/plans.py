@@ -29,6 +29,7 @@ def plan_of(question: Question, layout: Layout, cluster: Cluster, *, shares: int
         shares=shares,
         compute=question.compute,
         num_states=question.num_states,
+        clips=question.clips,
     )
     return compile_program(
         program, training, mesh=resolve_mesh(program, devices=layout.devices), cluster=cluster

@@ -65,6 +65,7 @@ class Priced:
     step_s: Floats
     bytes: Floats
     usd: Floats
+    is_in_time: np.ndarray
     verdicts: np.ndarray
     shortfall: Floats
 
@@ -102,6 +103,7 @@ def price(
         step_s=step_s,
         bytes=needed,
         usd=usd,
+        is_in_time=~(late | dear),
         verdicts=verdicts,
         shortfall=np.maximum(needed - room, 0.0),
     )

@@ -227,9 +227,7 @@ def _ranks(
 ) -> Iterator[_Rank]:
     layout, layers = plain.layout, question.network.layers
     room = question.fabric.memory_bytes * (1 - limits.headroom)
-    for_activations = (
-        (room - plain.overhead_bytes) / plain.fragmentation - plain.state_bytes - plain.gathered_bytes
-    )
+    for_activations = (room - plain.overhead_bytes) / plain.fragmentation - plain.resident_bytes
     places = ranks_of_stages(layout.schedule, ranks=layout.pipeline, stages_per_rank=layout.pieces)
     count = layers // len(places)
     for rank in range(layout.pipeline):
@@ -326,7 +324,7 @@ def _candidate(
     parts["straggling_s"] += longer * (plain.late - 1)
     step_s = plain.step_s + longer * plain.late
     activations = max(choice.kept_bytes for choice in chosen)
-    used = plain.state_bytes + plain.gathered_bytes + activations
+    used = plain.resident_bytes + activations
     needed = used * plain.fragmentation + plain.overhead_bytes
     way_of = {layer: way for choice in chosen for layer, way in choice.way_of.items()}
     recompute = tuple(way_of[layer] for layer in range(question.network.layers))
@@ -340,10 +338,12 @@ def _candidate(
         layout=replace(layout, recompute=recompute, recompute_quarters=_quarters(recompute)),
         step_s=step_s,
         parts=parts,
+        closed_form_bytes=needed,
         memory_bytes=needed,
         memory_parts={
             "state_bytes": plain.state_bytes,
             "gathered_bytes": plain.gathered_bytes,
+            "posted_bytes": plain.posted_bytes,
             "activation_bytes": activations,
             "fragmentation_bytes": used * (plain.fragmentation - 1),
             "overhead_bytes": plain.overhead_bytes,

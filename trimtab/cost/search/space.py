@@ -26,6 +26,7 @@ class Question:
         num_states: fp32 values that the optimizer keeps of a parameter.
         pools: Two, where devices are of two kinds and stages may hold layers by how fast theirs are; ``fabric`` has the
             slower figure of each.
+        clips: Whether the gradient's norm is needed.
     """
 
     network: Network
@@ -37,6 +38,7 @@ class Question:
     shares: int | None
     num_states: int = 2
     pools: tuple[Pool, ...] = ()
+    clips: bool = True
 
     def __post_init__(self) -> None:
         """Refuse more devices than there are."""
