@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ from trimtab.terms import InputError, OnLoss, nearest_name
 JUDGED = 24
 """Of the best by closed forms, judged by their real schedules, at a time."""
 
-_MOST_WEIGHED = 96
+_MOST_WEIGHED = 48
 """Plans that are compiled and weighed before it is given up to find one that fits."""
 
 EVERY = "every"
@@ -217,7 +218,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         stack=stack,
         findings=findings,
         strategies=tuple(search.strategy(candidate, best, step_s=step_s) for step_s, candidate in chosen),
-        curve=tuple(search.strategy(candidate, best) for candidate in search.curve(findings)),
+        curve=tuple(search.strategy(candidate, best) for candidate in search.curve(findings, chosen)),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
         nearest=() if chosen else search.nearest(findings),
         other=search.asked_about(asked.other, best) if asked.other else None,
@@ -394,18 +395,29 @@ class _Search:
                 fitting = self.scales.fitting(self.question, self.limits, [candidate], most=1)
                 found += [(step_s, one) for one in fitting]
         if not found:
+            # The fastest are alike, and need too much alike: what needs less and less, with what it costs in time.
+            rungs = sorted(
+                (self._priced(layout) for ladder in findings.ladders.values() for layout in ladder),
+                key=lambda one: one.step_s,
+            )
+            fitting = self.scales.fitting(self.question, self.limits, rungs, most=_MOST_WEIGHED)
+            found = [self._judged(one) for one in islice(fitting, top)]
+        if not found:
             # Nothing that closed forms took for fast fits: what needs least is weighed, whatever was expected of it.
             smallest = [one for one in self.nearest(findings) if one.is_weighed and not one.shortfall_bytes]
             found = [self._judged(one) for one in smallest][:top]
         return sorted(found, key=_by(objective))
 
-    def curve(self, findings: Findings) -> Sequence[Candidate]:
-        """For each number of devices the fastest of a ladder that fits."""
-        fitting = (
-            self.scales.fitting(self.question, self.limits, map(self._priced, ladder), most=_RUNGS)
-            for ladder in findings.ladders.values()
-        )
-        return [one for one in (next(found, None) for found in fitting) if one is not None]
+    def curve(self, findings: Findings, chosen: Sequence[tuple[float, Candidate]]) -> Sequence[Candidate]:
+        """For each number of devices the fastest that fits: one that was chosen, else of a ladder."""
+        known = {candidate.layout.devices: candidate for _, candidate in reversed(chosen)}
+        found = []
+        for devices, ladder in findings.ladders.items():
+            rungs = map(self._priced, ladder)
+            fitting = self.scales.fitting(self.question, self.limits, rungs, most=_RUNGS)
+            one = known.get(devices) or next(fitting, None)
+            found += [one] if one else []
+        return found
 
     def nearest(self, findings: Findings) -> tuple[Candidate, ...]:
         """What does not fit, by what it lacks: those that need least are weighed, the others by closed forms."""

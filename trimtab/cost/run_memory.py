@@ -7,6 +7,7 @@ module and the operators are the same products, norms and attention.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from trimtab.cost.counts import Counts
 from trimtab.cost.memory import MemoryClasses, MemoryCounter, Moment, RankMemory
@@ -60,12 +61,19 @@ class RunMemory:
         moments = _with_allocated(self._values.of(number).moments, self._allocated)
         return max(classes.total for classes in moments.values())
 
-    def largest(self) -> RankMemory:
-        """Of the rank that needs most."""
-        return max(
-            (self.of(number) for number in range(len(self._counts.groups))),
-            key=lambda found: found.peak_bytes,
-        )
+    def largest(self, *, enough_bytes: float = inf) -> RankMemory:
+        """Of the rank that needs most; of the first that needs more than what is enough to know, if there is one.
+
+        Ranks at the ends of a pipeline are looked at first: they hold most microbatches, or the head.
+        """
+        count = len(self._counts.groups)
+        order = sorted(range(count), key=lambda number: min(number, count - 1 - number))
+        found = self.of(order[0])
+        for number in order[1:]:
+            if found.peak_bytes > enough_bytes:
+                break
+            found = max(found, self.of(number), key=lambda memory: memory.peak_bytes)
+        return found
 
 
 def _with_allocated(

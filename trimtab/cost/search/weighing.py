@@ -6,6 +6,7 @@ tens of per cent off, but alike for layouts that are alike: what one of them tur
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from math import inf
 
 from trimtab.catalog import Cluster
 from trimtab.cost.counts import counts_of
@@ -76,7 +77,20 @@ class Scales:
 
     def weighed(self, question: Question, limits: Limits, candidate: Candidate) -> Candidate:
         """A candidate with the memory that its plan needs, and the verdict that follows; as it was if it cannot be compiled."""
-        found = self.weigh(question, candidate.layout)
+        return self._weighed(question, limits, candidate, self.weigh(question, candidate.layout))
+
+    def _weigh_to(self, question: Question, limits: Limits, candidate: Candidate) -> Weighed:
+        """As ``weigh``, but of a layout that does not fit only until that is known."""
+        known = self._known.get((question, candidate.layout))
+        if known is not None:
+            return known
+        room = _room(question, limits)
+        found = self._weigh(question, candidate.layout, enough_bytes=room)
+        if found.memory is None or found.memory.peak_bytes <= room:
+            self._known[question, candidate.layout] = found
+        return found
+
+    def _weighed(self, question: Question, limits: Limits, candidate: Candidate, found: Weighed) -> Candidate:
         if found.memory is None:
             return replace(candidate, refusal=found.refusal)
         needed = found.memory.peak_bytes
@@ -112,7 +126,7 @@ class Scales:
             if not self.may_fit(question, limits, candidate):
                 continue
             left -= 1
-            found = self.weighed(question, limits, candidate)
+            found = self._weighed(question, limits, candidate, self._weigh_to(question, limits, candidate))
             if not found.refusal and found.shortfall_bytes == 0:
                 yield found
 
@@ -139,7 +153,7 @@ class Scales:
     def _ratio(self, layout: Layout) -> float | None:
         return next((self._ratios[key] for key in _keys(layout) if key in self._ratios), None)
 
-    def _weigh(self, question: Question, layout: Layout) -> Weighed:
+    def _weigh(self, question: Question, layout: Layout, *, enough_bytes: float = inf) -> Weighed:
         try:
             plan = plan_of(question, layout, self._cluster, shares=self._shares(layout))
             if self._refuse is not None:
@@ -152,7 +166,8 @@ class Scales:
         if is_replicated(program) and not question.network.experts:
             held = _replicated(question, layout, self._shares(layout))
             allocated = largest_allocated(held, states=question.num_states, saves=self._saves)
-        return Weighed(memory=RunMemory(plan, counts, num_leaves=1, allocated=allocated).largest())
+        used = RunMemory(plan, counts, num_leaves=1, allocated=allocated)
+        return Weighed(memory=used.largest(enough_bytes=enough_bytes))
 
 
 def _room(question: Question, limits: Limits) -> float:
