@@ -172,7 +172,7 @@ def test_clusters_side_by_side_are_drawn(cli, job, desk):
     (other,) = document["beside"]
     assert (document["cluster"], other["cluster"]) == ("64xA100", "512xH100")
     counts = [point["layout"]["devices"] for point in document["curve"]]
-    assert counts == [2, 4, 8, 16, 32, 64]
+    assert counts == [4, 8, 16, 32, 64], "two fit by closed forms only"
     assert other["curve"][0]["step_s"]["expected"] < document["curve"][0]["step_s"]["expected"]
     picture = (desk / "curves.svg").read_text()
     for said in ("64xA100", "512xH100", "dollars a trillion tokens", "all 1,000 steps", "as of"):
@@ -234,7 +234,7 @@ def test_the_table_says_which_is_cheapest_and_how_surely(cli, job, desk):
 
 def test_a_place_where_nothing_fits_stands_in_the_table(cli, job):
     """It is an answer, too."""
-    asked = ("plan", "seven.yaml", "--devices", "8", "--set", "model.preset=llama3-405b", "--json")
+    asked = ("plan", "seven.yaml", "--devices", "1", "--set", "model.preset=llama2-70b", "--json")
     document = cli(*asked, "--beside", "512xH100").document
     assert document["side_by_side"]["nothing_fits"] == ["64xA100", "512xH100"]
     assert document["side_by_side"]["cheapest"] is None
@@ -272,7 +272,8 @@ def test_there_is_no_picture_of_nothing(cli, job):
     assert "there is nothing to draw" in found.err
 
 
-@pytest.mark.parametrize("what", ["sequence"])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sequence", "layers"])
 def test_the_largest_that_fits(cli, job, what):
     arguments = ("--set", "model.preset=llama2-13b", "--devices", "8", "--top", "1", "--fit", what)
     document = cli("plan", "seven.yaml", *arguments, "--json").document["largest"]

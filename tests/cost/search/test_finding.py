@@ -126,7 +126,7 @@ def test_where_nothing_fits_the_nearest_is_told_with_what_it_lacks(
 ) -> None:
     """405B on eight devices: the smallest need of all is really the smallest."""
     asked = question(network="llama3-405b", batch=2)
-    found = find(asked, Limits(), time=values[0], memory=values[1], keep=10**6)
+    found = find(asked, Limits(), time=values[0], memory=values[1], keep=8, keep_others=10**6)
     assert found.best == found.front == found.curve == ()
     assert found.verdicts[Verdict.MEMORY] == found.evaluated == len(found.nearest)
     lacking = [one.shortfall_bytes for one in found.nearest]

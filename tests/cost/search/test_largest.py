@@ -18,7 +18,8 @@ def scales() -> Scales:
     return Scales(cluster("64xA100"), shares=lambda layout: layout.data)
 
 
-@pytest.mark.parametrize("what", [Growing.LAYERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [Growing.LAYERS, Growing.SEQUENCE])
 def test_what_is_said_fits_and_the_next_one_does_not(
     question: QuestionMaker, values: Constants, what: Growing
 ) -> None:
@@ -64,6 +65,7 @@ def test_where_nothing_fits_the_answer_is_nothing(question: QuestionMaker, value
         assert found.next_lacks_bytes > 0
 
 
+@pytest.mark.slow
 def test_more_memory_holds_more(question: QuestionMaker, values: Constants) -> None:
     asked = question(batch=16)
     double = replace(asked, fabric=replace(asked.fabric, memory_bytes=2 * asked.fabric.memory_bytes))

@@ -12,9 +12,6 @@ from trimtab.cost.search.pricing import Limits, Objective, Priced, Verdict, pric
 from trimtab.cost.search.space import Layout, Question, cases_of_layouts, columns_of, layout_at, layouts
 from trimtab.cost.search.uneven import uneven_layouts
 
-_FEW = 64
-"""Of the smallest; pricing one by one takes time."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -97,7 +94,7 @@ def find(
         time: Constants of the closed forms of time.
         memory: Those of memory.
         objective: By which the best are ordered.
-        keep: How many of the best.
+        keep: How many of the best, and of the smallest.
         keep_others: How many of the nearest and of those that fit if something is computed again; as many if None.
         slack: Part of the closed forms' bytes that has to fit: below 1 ``best`` holds layouts that only fit if they turn out
             to need less. Nothing else looks at it.
@@ -106,7 +103,7 @@ def find(
     evaluated = 0
     others = keep if keep_others is None else keep_others
     best, near, front, tight = _Kept(keep), _Kept(others), _Front(), _Kept(others)
-    small = _Kept(_FEW)
+    small = _Kept(keep)
     uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
     for columns in chain(_uncut(question), uneven):
         priced = price(question, limits, columns, time=time, memory=memory)
