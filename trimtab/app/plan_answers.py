@@ -1,7 +1,7 @@
 """The best strategies for a job on some cards: a search, its best judged and compiled."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,7 @@ from trimtab.cost.calibration import (
 from trimtab.cost.closed_form import THIS_RUNTIME, Values
 from trimtab.cost.estimates import PRICE_KEY, Price, offered_price
 from trimtab.cost.search import (
+    SLACK,
     Candidate,
     Comparison,
     Findings,
@@ -52,6 +53,7 @@ from trimtab.cost.search import (
     Refined,
     Scales,
     SumTime,
+    Verdict,
     better_sum,
     compare,
     fabric_of,
@@ -62,6 +64,7 @@ from trimtab.cost.search import (
     largest,
     pools_of,
     price_of_layout,
+    price_of_layouts,
     priced_cases,
     refined,
     settings_of,
@@ -74,6 +77,9 @@ from trimtab.terms import InputError, OnLoss, nearest_name
 
 JUDGED = 24
 """Of the best by closed forms, judged by their real schedules."""
+
+_MOST_TRIED = 1000
+"""Of the best by closed forms, those that are kept to be judged and weighed: many turn out not to fit."""
 
 _MOST_WEIGHED = 40
 """Plans that are compiled and weighed before it is given up to find as many as are to be shown."""
@@ -272,8 +278,9 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         time=time.values,
         memory=memory,
         objective=asked.objective,
-        keep=2 * JUDGED,
+        keep=_MOST_TRIED,
         keep_others=_MOST_SHOWN,
+        slack=SLACK,
     )
     search = _Search(
         loaded=loaded,
@@ -285,7 +292,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         scales=_scales(loaded, cluster, question),
     )
     fine = search.refined(findings, asked.objective)
-    findings = replace(findings, best=fine.best, curve=fine.curve)
+    findings = replace(findings, best=_joined(findings.best, fine.best, asked.objective), curve=fine.curve)
     strategies, best = search.best_of(findings, asked.objective, asked.top)
     strategies = tuple(search.summed(found) for found in strategies[:1]) + strategies[1:]
     alone = tuple(search.alone(pool, asked) for pool in question.pools)
@@ -495,11 +502,12 @@ class _Search:
         return step_s, candidate
 
     def refined(self, findings: Findings, objective: Objective) -> Refined:
-        """The best with what is computed again chosen layer by layer."""
+        """The best that fit by closed forms, with what is computed again chosen layer by layer."""
+        fitting = tuple(one for one in findings.best if one.verdict is Verdict.FEASIBLE)
         return refined(
             self.question,
             self.limits,
-            findings,
+            replace(findings, best=fitting),
             self.cluster,
             time=self.time.values,
             memory=self.memory,
@@ -515,11 +523,9 @@ class _Search:
         Where the fastest by closed forms do not fit, those follow that need less and less.
         """
         order = _by(objective)
-        fastest = sorted(map(self.judged, findings.best[:JUDGED]), key=order)
-        others = (*findings.best[JUDGED:], *findings.front, *findings.smallest)
         weighed = 0
         chosen: list[tuple[float, Candidate]] = []
-        for step_s, candidate in chain(fastest, map(self.judged, others)):
+        for step_s, candidate in self._in_turn(findings, order):
             if len(chosen) == top or weighed == _MOST_WEIGHED:
                 break
             if not self.scales.may_fit(self.question, self.limits, candidate):
@@ -531,15 +537,36 @@ class _Search:
         best = chosen[0][1] if chosen else None
         return tuple(self.strategy(one, best, step_s=step_s) for step_s, one in chosen), best
 
+    def _in_turn(
+        self, findings: Findings, order: Callable[[tuple[float, Candidate]], float]
+    ) -> Iterator[tuple[float, Candidate]]:
+        """Some at a time of the best by closed forms, by their simulated steps; then what needs less and less.
+
+        What is like others that did not fit is left out of each time.
+        """
+        waiting = list(findings.best)
+        while waiting:
+            trying = [one for one in waiting if self.scales.may_fit(self.question, self.limits, one)][:JUDGED]
+            if not trying:
+                break
+            waiting = [one for one in waiting if one not in trying]
+            yield from sorted(map(self.judged, trying), key=order)
+        layouts = [layout for ladder in findings.ladders.values() for layout in ladder]
+        rungs = price_of_layouts(
+            self.question, self.limits, layouts, time=self.time.values, memory=self.memory
+        )
+        yield from map(self.judged, sorted(rungs, key=lambda one: order((one.step_s, one))))
+        yield from map(self.judged, findings.smallest[:_SMALLEST])
+
     def curve(self, findings: Findings, strategies: Sequence[Strategy]) -> Sequence[Candidate]:
         """For each number of devices the fastest that fits: one that is shown, else the first of some that are weighed."""
         shown = {one.candidate.layout.devices: one.candidate for one in reversed(strategies)}
         found: list[Candidate] = []
         for candidate in findings.curve:
             devices = candidate.layout.devices
-            ladder = map(self._priced, findings.ladders.get(devices, ())[:_RUNGS])
+            ladder = map(self._priced, findings.ladders.get(devices, ()))
             fitting = self.scales.fitting(
-                self.question, self.limits, chain([candidate], ladder), most=1 + _RUNGS
+                self.question, self.limits, chain(ladder, [candidate]), most=1 + _RUNGS
             )
             one = shown.get(devices) or next(fitting, None)
             found += [one] if one else []
@@ -584,8 +611,9 @@ class _Search:
             time=self.time.values,
             memory=self.memory,
             objective=asked.objective,
-            keep=2 * JUDGED,
+            keep=_MOST_TRIED,
             keep_others=_MOST_SHOWN,
+            slack=SLACK,
         )
         search = replace(
             self,
@@ -595,7 +623,9 @@ class _Search:
             scales=_scales(self.loaded, pool.cluster, question),
         )
         fine = search.refined(findings, asked.objective)
-        findings = replace(findings, best=fine.best, curve=fine.curve)
+        findings = replace(
+            findings, best=_joined(findings.best, fine.best, asked.objective), curve=fine.curve
+        )
         strategies, _ = search.best_of(findings, asked.objective, 1)
         return PoolAlone(pool=pool, usd_per_device_hour=price, strategy=strategies[0] if strategies else None)
 
@@ -640,6 +670,15 @@ class _Search:
             convention: flops * tokens / most
             for convention, flops in question.network.flops_by_convention(question.sequence).items()
         }
+
+
+def _joined(
+    first: Sequence[Candidate], second: Sequence[Candidate], objective: Objective
+) -> tuple[Candidate, ...]:
+    """Both, each layout once, the best by closed forms first."""
+    order = _by(objective)
+    every = {one.layout: one for one in (*first, *second)}
+    return tuple(sorted(every.values(), key=lambda one: order((one.step_s, one))))
 
 
 def _by(objective: Objective) -> Callable[[tuple[float, Candidate]], float]:

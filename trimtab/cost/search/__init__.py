@@ -6,6 +6,7 @@ from trimtab.cost.search.finding import (
     Findings,
     find,
     price_of_layout,
+    price_of_layouts,
 )
 from trimtab.cost.search.formulas import formulas_of, settings_of
 from trimtab.cost.search.judging import judged_step_s
@@ -53,6 +54,7 @@ __all__ = [
     "plan_of",
     "pools_of",
     "price_of_layout",
+    "price_of_layouts",
     "priced_cases",
     "refined",
     "settings_of",

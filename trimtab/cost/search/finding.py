@@ -1,7 +1,7 @@
 """The best layouts under constraints, the front between time, dollars, memory and devices, and what became of the rest."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -55,7 +55,7 @@ class Findings:
         best: The feasible ones with the least time (or dollars), in order.
         front: Feasible ones that no other beats in time, dollars, memory and devices at once; by time.
         curve: The best one for each number of devices.
-        ladders: For each number of devices feasible layouts from the fastest on, each needing less memory than all before it.
+        ladders: For each number of devices layouts from the fastest on, each needing less memory than all before it.
         smallest: Those that need least memory, in order, whether they fit or not.
         nearest: Of those that do not fit, the ones that lack least; empty if something fits.
         tight: The fastest (or cheapest) of those that fit only if something is computed again, in order: seconds (or
@@ -96,14 +96,14 @@ def find(
         objective: By which the best are ordered.
         keep: How many of the best, and of the smallest.
         keep_others: How many of the nearest and of those that fit if something is computed again; as many if None.
-        slack: Part of the closed forms' bytes that has to fit: below 1 ``best`` holds layouts that only fit if they turn out
-            to need less. Nothing else looks at it.
+        slack: Part of the closed forms' bytes that has to fit: below 1 ``best`` and ``ladders`` hold layouts that only fit
+            if they turn out to need less. Nothing else looks at it.
     """
     counts: Counter[Verdict] = Counter()
     evaluated = 0
     others = keep if keep_others is None else keep_others
     best, near, front, tight = _Kept(keep), _Kept(others), _Front(), _Kept(others)
-    small = _Kept(keep)
+    small, ladder = _Kept(keep), _Front()
     uneven = uneven_layouts(question, time=time, memory=memory, headroom=limits.headroom)
     for columns in chain(_uncut(question), uneven):
         priced = price(question, limits, columns, time=time, memory=memory)
@@ -113,6 +113,7 @@ def find(
         fits = priced.verdicts == Verdict.FEASIBLE
         may_fit = priced.is_in_time & (priced.shortfall <= (1 - slack) * priced.bytes)
         best.add(columns, np.where(may_fit, priced.ordered_by(objective), np.inf))
+        ladder.add(columns, priced, may_fit)
         small.add(columns, np.where(priced.is_in_time, priced.bytes, np.inf))
         front.add(columns, priced, fits)
         is_tight = _is_tight(question, limits, columns, priced, memory)
@@ -121,7 +122,7 @@ def find(
             near.add(columns, np.where(priced.shortfall > 0, priced.shortfall, np.inf))
 
     def candidates(chosen: list[Layout]) -> tuple[Candidate, ...]:
-        return tuple(price_of_layout(question, limits, layout, time=time, memory=memory) for layout in chosen)
+        return price_of_layouts(question, limits, chosen, time=time, memory=memory)
 
     on_front = front.layouts()
     return Findings(
@@ -130,7 +131,7 @@ def find(
         best=candidates(best.layouts()),
         front=candidates(on_front),
         curve=candidates(front.fastest()),
-        ladders=front.ladders(),
+        ladders=ladder.ladders(),
         smallest=candidates(small.layouts()),
         nearest=() if counts[Verdict.FEASIBLE] else candidates(near.layouts()),
         tight=tuple(zip(tight.values.tolist(), tight.layouts(), strict=True)),
@@ -165,33 +166,62 @@ def price_of_layout(
     question: Question, limits: Limits, layout: Layout, *, time: Values, memory: Values
 ) -> Candidate:
     """One layout, with where its time and its memory go."""
-    priced = price(question, limits, columns_of(layout), time=time, memory=memory)
-    parts = {name: _first(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
+    (found,) = price_of_layouts(question, limits, [layout], time=time, memory=memory)
+    return found
+
+
+def price_of_layouts(
+    question: Question, limits: Limits, chosen: Sequence[Layout], *, time: Values, memory: Values
+) -> tuple[Candidate, ...]:
+    """Layouts in their order, with where their time and their memory go."""
+    found: dict[int, Candidate] = {}
+    for is_cut in (False, True):
+        places = [place for place, layout in enumerate(chosen) if (layout.first_layers > 0) is is_cut]
+        if places:
+            priced = _candidates(question, limits, [chosen[place] for place in places], time, memory)
+            found |= dict(zip(places, priced, strict=True))
+    return tuple(found[place] for place in range(len(chosen)))
+
+
+def _candidates(
+    question: Question, limits: Limits, chosen: Sequence[Layout], time: Values, memory: Values
+) -> Iterator[Candidate]:
+    """All with a cut between two pools, or none."""
+    single = [columns_of(layout) for layout in chosen]
+    columns = {name: np.concatenate([one[name] for one in single]) for name in single[0]}
+    priced = price(question, limits, columns, time=time, memory=memory)
     held = priced.held
-    activations = max(_first(held.first_bytes), _first(held.last_bytes))
-    used = sum(map(_first, (held.state_bytes, held.gathered_bytes, held.posted_bytes))) + activations
-    return Candidate(
-        layout=layout,
-        step_s=_first(priced.step_s),
-        parts=parts,
-        closed_form_bytes=_first(priced.bytes),
-        memory_bytes=_first(priced.bytes),
-        memory_parts={
-            "state_bytes": _first(held.state_bytes),
-            "gathered_bytes": _first(held.gathered_bytes),
-            "posted_bytes": _first(held.posted_bytes),
-            "activation_bytes": activations,
-            "fragmentation_bytes": used * (_first(held.fragmentation) - 1),
-            "overhead_bytes": _first(held.overhead_bytes),
-        },
-        usd_per_step=None if limits.usd_per_device_hour is None else _first(priced.usd),
-        verdict=Verdict(priced.verdicts[0]),
-        shortfall_bytes=_first(priced.shortfall),
+
+    def each(figures: Floats) -> list[float]:
+        found: list[float] = np.broadcast_to(figures, (len(chosen),)).tolist()
+        return found
+
+    parts = {name: each(getattr(priced.times, name)) for name in StepTimes.__dataclass_fields__}
+    activations = np.maximum(held.first_bytes, held.last_bytes)
+    used = held.state_bytes + held.gathered_bytes + held.posted_bytes + activations
+    classes = {
+        "state_bytes": each(held.state_bytes),
+        "gathered_bytes": each(held.gathered_bytes),
+        "posted_bytes": each(held.posted_bytes),
+        "activation_bytes": each(activations),
+        "fragmentation_bytes": each(used * (held.fragmentation - 1)),
+        "overhead_bytes": each(held.overhead_bytes),
+    }
+    figures = zip(
+        chosen, each(priced.step_s), each(priced.bytes), each(priced.usd), each(priced.shortfall), strict=True
     )
-
-
-def _first(figures: Floats) -> float:
-    return float(np.ravel(figures)[0])
+    for index, (layout, step_s, needed, usd, shortfall) in enumerate(figures):
+        yield Candidate(
+            layout=layout,
+            step_s=step_s,
+            parts={name: seconds[index] for name, seconds in parts.items()},
+            closed_form_bytes=needed,
+            memory_bytes=needed,
+            memory_parts={name: found[index] for name, found in classes.items()},
+            usd_per_step=None if limits.usd_per_device_hour is None else usd,
+            verdict=Verdict(priced.verdicts[index]),
+            shortfall_bytes=shortfall,
+        )
 
 
 @dataclass(slots=True)
