@@ -337,7 +337,7 @@ def plan(
     is_json: AsJson = False,
 ) -> int:
     """Find the best strategies for a job on some cards, as formulas, and say why not others."""
-    from trimtab.app.plan_answers import Asked, growing_of
+    from trimtab.app.plan_questions import Asked, growing_of
     from trimtab.app.planning import plan_job
     from trimtab.cost.search import Limits, Objective
     from trimtab.terms import parse_seconds

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from trimtab.app.output import write_output
 from trimtab.app.pages.curves_svg import Curve, Panel, Point, curves_svg
-from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.app.plan_answers import Answer
+from trimtab.app.plan_search import Strategy
 from trimtab.terms import InputError, format_seconds
 
 _TRILLION, _DAY_S = 1e12, 86_400.0

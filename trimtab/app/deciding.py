@@ -59,7 +59,8 @@ def planned_strategies(loaded: LoadedJob, *, top: int, origin: str) -> "Answer":
     Raises: JobReadError where nothing is known of the devices' rates, or nothing fits.
     """
     # Only who leaves the formulas open pays for a search.
-    from trimtab.app.plan_answers import Asked, answer_for
+    from trimtab.app.plan_answers import answer_for
+    from trimtab.app.plan_questions import Asked
     from trimtab.app.plan_text import undivided
     from trimtab.cost.search import Limits
 

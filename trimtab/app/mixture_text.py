@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.app.plan_answers import Answer
+from trimtab.app.plan_search import Strategy
 from trimtab.app.plan_words import degrees
 from trimtab.cost.search import Mixture, Objective
 from trimtab.terms import format_seconds

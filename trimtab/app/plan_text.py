@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 
 from trimtab.app.mixture_text import mixture_lines
-from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.app.plan_answers import Answer
+from trimtab.app.plan_search import Strategy
 from trimtab.app.plan_words import degrees
 from trimtab.catalog import FlopConvention
 from trimtab.cost.search import Growing, Largest, Question, SumTime, Verdict

@@ -9,7 +9,9 @@ from trimtab.app.calendar import today
 from trimtab.app.cost_curves import write_curves
 from trimtab.app.output import print_document, write_output
 from trimtab.app.places import Place, place_of
-from trimtab.app.plan_answers import EVERY, Answer, Asked, PoolAlone, Strategy, answer_of, price_at
+from trimtab.app.plan_answers import Answer, answer_of, price_at
+from trimtab.app.plan_questions import EVERY, Asked
+from trimtab.app.plan_search import PoolAlone, Strategy
 from trimtab.app.plan_text import plan_lines
 from trimtab.app.side_by_side import side_by_side, side_by_side_lines
 from trimtab.catalog import Price as Offer

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from trimtab.app.plan_answers import Answer, Strategy
+from trimtab.app.plan_answers import Answer
+from trimtab.app.plan_search import Strategy
 from trimtab.cost.estimates import Interval
 from trimtab.cost.search import QUANTILE, Objective, log_spread_between
 from trimtab.terms import format_seconds
