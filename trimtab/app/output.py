@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,23 @@ def write_output(path: Path, text: str, *, what: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot write {what}: {error.strerror}") from error
+
+
+def refuse_unwritable(path: Path, *, what: str) -> None:
+    """Refuse, before long work, what ``write_output`` could not write after it.
+
+    Raises: InputError.
+    """
+    folder = path.parent
+    if path.is_dir():
+        reason = "Is a directory"
+    elif not folder.is_dir():
+        reason = "No such file or directory"
+    elif os.access(path if path.exists() else folder, os.W_OK):
+        return
+    else:
+        reason = "Permission denied"
+    raise InputError(f"{path}: cannot write {what}: {reason}")
 
 
 def _strict(value: Any) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from trimtab.app.compiling import cluster_of
 from trimtab.app.job_reading import read_job
+from trimtab.app.named_layouts import layout_of
 from trimtab.app.plan_questions import (
     Asked,
     cluster_of_probe,
@@ -126,6 +127,8 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
     limits = replace(
         asked.limits, steps=steps, usd_per_device_hour=price.usd_per_device_hour if price else None
     )
+    # What is misspelt is told before the search, which takes seconds.
+    named = layout_of(asked.other, devices=max(question.devices)) if asked.other else None
     time, memory, stack = constants(asked.measured, probe)
     findings = find(
         question,
@@ -165,7 +168,7 @@ def answer_for(loaded: LoadedJob, asked: Asked) -> Answer:
         curve=tuple(search.strategy(candidate, best) for candidate in search.curve(findings, strategies)),
         front=tuple(search.strategy(candidate, best) for candidate in findings.front),
         nearest=() if strategies else search.nearest(findings),
-        other=search.asked_about(asked.other, best) if asked.other else None,
+        other=search.asked_about(named, best) if named else None,
         largest=largest(
             question, limits, time=time.values, memory=memory, what=asked.growing, scales=search.scales
         )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from trimtab.app.losses import rule_on_loss
-from trimtab.app.named_layouts import layout_of
 from trimtab.app.plan_questions import Asked, leaves_shares_open, price_of_question
 from trimtab.app.replicas import saves
 from trimtab.catalog import (
@@ -281,9 +280,8 @@ class Search:
             mfu=self._mfu(seconds, candidate.layout),
         )
 
-    def asked_about(self, text: str, best: Candidate | None) -> Strategy:
+    def asked_about(self, layout: Layout, best: Candidate | None) -> Strategy:
         """The layout that the user names."""
-        layout = layout_of(text, devices=max(self.question.devices))
         candidate = self.scales.weighed(self.question, self.limits, self._priced(layout))
         return self.strategy(candidate, best)
 

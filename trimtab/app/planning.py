@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.app.calendar import today
 from trimtab.app.cost_curves import write_curves
-from trimtab.app.output import print_document, write_output
+from trimtab.app.output import print_document, refuse_unwritable, write_output
 from trimtab.app.places import Place, place_of
 from trimtab.app.plan_answers import Answer, answer_of, price_at
 from trimtab.app.plan_questions import EVERY, Asked
@@ -29,6 +29,9 @@ def plan_job(path: str, overrides: Sequence[str], asked: Asked) -> int:
     """
     if (asked.beside or asked.plot is not None) and asked.devices is None:
         asked = replace(asked, devices=EVERY)
+    for place, what in ((asked.plot, "the picture"), (asked.out, "the formulas")):
+        if place is not None:
+            refuse_unwritable(place, what=what)
     day = today()
     questions = [
         _here(overrides, asked),
