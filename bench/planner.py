@@ -93,15 +93,13 @@ def main() -> int:
 
 
 def _scored(asked: argparse.Namespace) -> list[Scored]:
-    known = measured_runs(published_runs())
-    fits = stack_fits(known)
     if asked.rows is None:
-        found = held_out(known, fits, seed=asked.seed)
-        runs = known
+        runs = measured_runs(published_runs())
+        found = held_out(runs, stack_fits(runs), seed=asked.seed)
     else:
         with asked.rows.open(encoding="utf-8", newline="") as file:
             runs = measured_runs(csv.DictReader(file))
-        found = score_after(runs, fits, rows=asked.calibrate)
+        found = score_after(runs, stack_fits(measured_runs(published_runs())), rows=asked.calibrate)
     order = {run.row_id: number for number, run in enumerate(runs)}
     return sorted(found, key=lambda one: order[one.run.row_id])
 
