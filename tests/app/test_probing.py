@@ -25,6 +25,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_probe_measures_and_a_plan_reads_it(desk):
     ran = call(desk, "probe", "--devices", "2", "--out", "here.json", "--json")
@@ -65,6 +66,21 @@ def test_a_probe_measures_and_a_plan_reads_it(desk):
     assert document["devices"] == [2]
     assert "a probe of this machine" in document["learned_from"]
     assert document["strategies"][0]["step_s"]["expected"] > 0
+
+
+@pytest.mark.process
+def test_a_single_rank_is_probed_and_planned_for(desk):
+    """Nobody to talk to is no reason to fail; two ranks and their real steps are in the long suite."""
+    ran = call(desk, "probe", "--devices", "1", "--out", "here.json")
+    assert ran.returncode == 0, ran.stderr
+    probe = read_probe((desk / "here.json").read_text(), source="here.json")
+    assert (probe.num_devices, probe.collectives, probe.pairs) == (1, (), ())
+    assert 1e9 < probe.attention_flops_per_s[0] < 2 * probe.flops_per_s[0]
+    assert [run.name for run in probe.runs] == ["replicas", "one microbatch", "replicas of a wide one"]
+    assert "attention" in ran.stdout
+    planned = call(desk, "plan", "job.yaml", "--cluster", "this-machine", "--probe", "here.json", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["devices"] == [1]
 
 
 def test_a_file_that_is_no_probe_is_refused(cli, desk):

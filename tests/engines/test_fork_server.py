@@ -75,7 +75,7 @@ def test_ranks_are_children_of_the_agent(workplace: Path, alone: Ran) -> None:
     assert_nothing_is_left(run, ports)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_lost_server_costs_time_only(workplace: Path, alone: Ran, number: signal.Signals) -> None:
     """Killed for its memory, or stopped: whoever is lost after it is started anew."""
     with started(workplace, "local", *REPLACING) as run:

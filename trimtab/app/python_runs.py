@@ -33,6 +33,7 @@ class RunResult:
         weights_sha256: Over the logical tensors; None if the run has no weights of ours, as a plain script.
         recoveries: One mapping for each loss: step, rank, cause, detect_s, resumed_s, steps_lost.
         ledger: allocated_ns, classes (ns by class), unattributed_fraction.
+        storage: What its checkpoints take up, and cost, beside the devices; None where nobody has looked.
     """
 
     run: str
@@ -48,6 +49,7 @@ class RunResult:
     ledger: Mapping[str, Any]
     cost_usd: float | None
     error: str | None
+    storage: Mapping[str, Any] | None
     unigram_entropy: float | None
 
     @classmethod

@@ -62,7 +62,7 @@ SWEEPS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
     ],
 }
 
-LONG = ("sequence", "microbatch", "stage")
+LONG = ("sequence", "microbatch", "stage", "recompute")
 
 
 @pytest.mark.process
@@ -102,12 +102,13 @@ def test_each_stage_has_its_own_peak(schedule: str, crew_of: CrewOf) -> None:
     assert max(found.measured) > 1.05 * min(found.measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
         LEARNED,
-        pytest.param(WIDE, marks=pytest.mark.slow),
-        pytest.param(EXPERTS, marks=pytest.mark.slow),
+        WIDE,
+        EXPERTS,
     ],
     ids=["learned", "rotary", "experts"],
 )

@@ -24,8 +24,9 @@ _EXPOSED = ("stored_exposed", "tensor_exposed", "data_exposed", "context_exposed
 
 def belief_with(belief: Belief, probe: Probe) -> Belief:
     """What is believed of this machine's constants before its real steps."""
-    belief = _known(belief, "collective_s", probe.start_s)
-    belief = _known(belief, "hop_s", probe.start_s / 2)
+    if probe.num_devices > 1:  # one alone has nobody to talk to, and measured no such thing
+        belief = _known(belief, "collective_s", probe.start_s)
+        belief = _known(belief, "hop_s", probe.start_s / 2)
     belief = _known(belief, "kernel_s", probe.kernel_s)
     belief = _known(belief, "attention_share", _attention_share(probe))
     for name in _EXPOSED:
