@@ -68,6 +68,7 @@ def test_a_probe_measures_and_a_plan_reads_it(desk):
     assert document["strategies"][0]["step_s"]["expected"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_single_rank_is_probed_and_planned_for(desk):
     """Nobody to talk to is no reason to fail; two ranks and their real steps are in the long suite."""

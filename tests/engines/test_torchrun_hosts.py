@@ -23,7 +23,7 @@ def free_port() -> int:
     ("name", "strategy"),
     [
         pytest.param("replicas", "MESH dp 2", marks=pytest.mark.slow),
-        ("pieces", "MESH dp 2; STORE params, grads, states OVER dp"),
+        pytest.param("pieces", "MESH dp 2; STORE params, grads, states OVER dp", marks=pytest.mark.slow),
     ],
 )
 def test_two_torchruns_train_one_run(name: str, strategy: str, trimtab: Trimtab, workplace: Path) -> None:

@@ -79,7 +79,7 @@ objectives: [loss]
 knobs: [{key: train.optimizer.adamw.lr, values: [1e-5, 3e-2]}]
 lines: [{name: bucket, one_of: ["REDUCE grads OVER dp BUCKET 1MB"]}]
 trial: {steps: 12, skip: 2}
-budget: {trials: 3}
+budget: {trials: 2}
 prune: off
 confirm: 1
 """
@@ -100,8 +100,8 @@ confirm: 1
 
     document = document_of(tune(place, str(folder)))
     trials = document["trials"]
-    assert [trial["state"] for trial in trials] == ["done"] * 3
-    assert [trial["attempts"] for trial in trials] == [1, 2, 1], "the first is not made again, the second is"
+    assert [trial["state"] for trial in trials] == ["done"] * 2
+    assert [trial["attempts"] for trial in trials] == [1, 2], "the first is not made again, the second is"
     assert trials[1]["params"] == dict(rows[1].params)
     assert trials[0]["settings"] == {}, "the first is the job as it is"
     assert all(trial["usd"] > 0 for trial in trials)
@@ -120,7 +120,7 @@ confirm: 1
     assert json.loads((folder / "result.json").read_text())["best"]["set"] == best["set"]
     page = (folder / "picture.html").read_text()
     assert 'http-equiv="refresh"' not in page, "what is over is not loaded again"
-    assert page.count("<circle") + page.count("a3.5") >= 3
+    assert page.count("a3.5") >= 2 * 3, "each trial by number, and by each knob"
 
     # A study that is over says the same again, without a run.
     again = document_of(tune(place, str(folder)))

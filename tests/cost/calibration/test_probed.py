@@ -28,6 +28,15 @@ def test_what_was_measured_is_believed():
     assert known.means[untouched] == BELIEF.means[untouched]
 
 
+def test_a_rank_alone_measured_no_collective():
+    """The logarithm of nothing would be believed, and every plan for one rank end with a traceback."""
+    alone = replace(PROBE, num_devices=1, start_s=0.0, link_bytes_per_s=0.0, collectives=(), pairs=())
+    known = belief_with(BELIEF, alone)
+    place = NAMES.index("collective_s")
+    assert known.means[place] == BELIEF.means[place]
+    assert np.isfinite(known.means).all()
+
+
 def test_real_steps_are_fitted(runs: tuple[MeasuredRun, ...]):
     """Steps that take twice what is believed make the next prediction longer."""
     own = [run for run in runs if run.source == "vTrain-single-node"][:6]

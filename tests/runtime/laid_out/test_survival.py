@@ -87,6 +87,7 @@ def test_a_checkpoint_that_is_newer_than_the_copies_is_taken(trimtab: Trimtab, u
     assert ran.events("moved", "agent-*") == []
 
 
+@pytest.mark.slow
 def test_a_part_of_a_save_that_died_with_its_rank_is_not_waited_for(
     trimtab: Trimtab, undisturbed: Ran
 ) -> None:
