@@ -19,6 +19,7 @@ from trimtab.app.tuning.trial_settings import (
     changed_settings,
     overrides_of,
     settings_of,
+    to_leave_out,
     undoing,
 )
 from trimtab.policy.trials import ENDED, TrialState
@@ -138,6 +139,8 @@ class StudyReport:
         yield f"  or trimtab run {self.folder / BEST_FILE}, which extends {self.job}"
         yield "  to undo it behind them:"
         yield from (f"    {word}" for word in set_words(undoing(self.loaded, self.changes(best))))
+        if left := to_leave_out(self.loaded, self.changes(best)):
+            yield f"    and leave out {', '.join(left)}"
 
     def _trial(self, row: TrialRow) -> dict[str, Any]:
         outcome = row.outcome
@@ -162,6 +165,7 @@ class StudyReport:
             "values": dict(best.outcome.values),
             "set": overrides_of(changes),
             "undo": overrides_of(undoing(self.loaded, changes)),
+            "leave_out": to_leave_out(self.loaded, changes),
             "file": str((self.folder / BEST_FILE).resolve()),
         }
 

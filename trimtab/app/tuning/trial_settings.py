@@ -20,7 +20,12 @@ OWN = "own"
 STRATEGY = "strategy"
 """The knob that chooses one."""
 
+UNSET = "as it is"
+"""The value of a knob whose key the job says nothing about, where a trial says nothing either."""
+
 _FORMULAS = "parallelism"
+_VARIABLES = "orchestration.environment.set."
+"""What stands here once cannot be taken back by another ``--set``: there is no value for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +35,8 @@ class Choices:
     Args:
         strategies: By label, what each sets: keys of the job with their values; the job's own first.
         lines: By knob, the formulas to choose from.
-        texts: By knob, the values of keys that are no numbers, by the label that trials show.
+        texts: By knob, the values of keys that are no numbers, or that the job says nothing about, by the label that
+            trials show.
     """
 
     strategies: Mapping[str, Mapping[str, Any]]
@@ -68,9 +74,9 @@ def choices_of(loaded: LoadedJob, tuning: Tuning) -> Choices:
         strategies=strategies,
         lines={lines.name: tuple(dict.fromkeys(("", *lines.one_of))) for lines in tuning.lines},
         texts={
-            knob.key: {_label(value): value for value in (*_as_it_is(loaded, knob), *knob.values)}
+            knob.key: _by_label(_as_it_is(loaded, knob), knob.values)
             for knob in tuning.knobs
-            if knob.values is not None and not _are_numbers(knob.values)
+            if knob.values is not None and not (_are_numbers(knob.values) and _as_it_is(loaded, knob))
         },
     )
 
@@ -87,7 +93,7 @@ def space_of(loaded: LoadedJob, tuning: Tuning, choices: Choices) -> Space:
     for card in tuning.knobs:
         knob = _knob(loaded, card, choices)
         knobs[card.key] = knob
-        own[card.key] = _own_value(loaded, card, knob)
+        own[card.key] = _own_value(loaded, card, knob, choices)
     if len(choices.strategies) > 1:
         knobs[STRATEGY] = Category(values=tuple(choices.strategies))
         own[STRATEGY] = OWN
@@ -107,7 +113,7 @@ def settings_of(params: Mapping[str, Value], choices: Choices) -> dict[str, Any]
         settings |= choices.strategies[label]
         settings[_FORMULAS] = "\n".join((str(settings[_FORMULAS]).rstrip("\n"), *lines)) + "\n"
     for name, value in params.items():
-        if name != STRATEGY and name not in choices.lines:
+        if name != STRATEGY and name not in choices.lines and value != UNSET:
             settings[name] = choices.texts[name][str(value)] if name in choices.texts else value
     return settings
 
@@ -118,14 +124,30 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def undoing(loaded: LoadedJob, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that the job had at the keys that a trial sets; None at a key that said nothing."""
-    before = plain_values(loaded.job)
-    return {key: loaded.job.parallelism.text if key == _FORMULAS else _at(before, key) for key in settings}
+    """The values that the job had at the keys that a trial sets; None at a key that said nothing.
+
+    Variables of the environment that the job did not set are not among them: see ``to_leave_out``.
+    """
+    return {key: value for key, value in _before(loaded, settings).items() if not _cannot_go(key, value)}
+
+
+def to_leave_out(loaded: LoadedJob, settings: Mapping[str, Any]) -> list[str]:
+    """The keys that a trial sets which are undone by not setting them only."""
+    return [key for key, value in _before(loaded, settings).items() if _cannot_go(key, value)]
+
+
+def _before(loaded: LoadedJob, settings: Mapping[str, Any]) -> dict[str, Any]:
+    values = plain_values(loaded.job)
+    return {key: loaded.job.parallelism.text if key == _FORMULAS else _at(values, key) for key in settings}
+
+
+def _cannot_go(key: str, before: object) -> bool:
+    return before is None and key.startswith(_VARIABLES)
 
 
 def changed_settings(loaded: LoadedJob, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a trial's settings that differ from the job's own."""
-    before = undoing(loaded, settings)
+    before = _before(loaded, settings)
     return {key: value for key, value in settings.items() if before[key] != value}
 
 
@@ -141,14 +163,14 @@ def _knob(loaded: LoadedJob, card: KnobCard, choices: Choices) -> Knob:
     return Numbers(values=tuple(sorted(numbers)))
 
 
-def _own_value(loaded: LoadedJob, card: KnobCard, knob: Knob) -> Value:
-    """What the job says; of a range that does not hold it, the nearest end; where it says nothing, the first value."""
+def _own_value(loaded: LoadedJob, card: KnobCard, knob: Knob, choices: Choices) -> Value:
+    """What the job says; of a range that does not hold it, the nearest end; where it says nothing, nothing."""
     written = _as_it_is(loaded, card)
     if isinstance(knob, Range):
         value = written[0] if written and _is_number(written[0]) else knob.low
         return knob.nearest(min(max(float(value), knob.low), knob.high))
     if not written:
-        return knob.values[0]
+        return UNSET if card.key in choices.texts else knob.values[0]
     return _label(written[0]) if isinstance(knob, Category) else written[0]
 
 
@@ -164,6 +186,10 @@ def _at(values: Mapping[str, Any], key: str) -> Any:  # of the job
             return None
         found = found[part]
     return found
+
+
+def _by_label(written: Sequence[Any], values: Sequence[Any]) -> dict[str, Any]:
+    return {**({} if written else {UNSET: None}), **{_label(value): value for value in (*written, *values)}}
 
 
 def _label(value: object) -> str:
