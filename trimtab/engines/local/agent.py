@@ -61,23 +61,28 @@ class Agent:
             ),
             beat_s=beat_of(launch),
         )
-        address = self._coordinator.address[0]
-        self._ranks = RankHost(
-            launch,
-            self._selector,
-            report=self._uplink.report,
-            refused=self._on_refused,
-            address=address,
-            variables=rank_variables(launch, address=address, interface=launch.interface).items(),
-        )
         self._end: Conclude | None = None
         self._signal: int | None = None
         self._stop_deadline_s: float | None = None
+        # Before the first process is started: a signal that came between would end this one without a word.
+        self._signals = StopSignals(self._selector, self._on_signal)
+        address = self._coordinator.address[0]
+        try:
+            self._ranks = RankHost(
+                launch,
+                self._selector,
+                report=self._uplink.report,
+                refused=self._on_refused,
+                address=address,
+                variables=rank_variables(launch, address=address, interface=launch.interface).items(),
+            )
+        except BaseException:
+            self._signals.close()
+            raise
 
     def run(self) -> Outcome:
         """Start the ranks and stay until the last process is gone. Leaves no process or socket behind."""
         began_ns = self._journal.begin()
-        self._signals = StopSignals(self._selector, self._on_signal)
         if self._launch.hosts > 1:
             at, port = self._coordinator.address
             command = f"trimtab agent --join {at}:{port} --token-file {token_path(self._launch)}"
