@@ -199,6 +199,10 @@ confirm: 0
         ("knobs: [{key: train.bach, values: [4, 8]}]\n", "Did you mean 'batch'?"),
         ("knobs: [{key: train.batch, values: [few, many]}]\n", "takes no value of the knob train.batch"),
         ("strategies: {planned: 0, files: [gone.trim]}\n", "gone.trim: cannot read formulas"),
+        (
+            "objectives: [usd_per_million_tokens]\nknobs: [{key: train.batch, values: [4]}]\n",
+            "the job knows no price above 0",
+        ),
         ("strategies: {planned: 2}\n", "measure it once: trimtab probe --devices 2"),
     ],
 )
@@ -209,6 +213,9 @@ def test_what_is_wrong_is_said_before_anything_runs(
     monkeypatch.chdir(place)
     monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
     (place / "space.yaml").write_text(space)
+    (place / "job.yaml").write_text(
+        JOB.replace("price_usd_per_device_hour: 2", "price_usd_per_device_hour: 0")
+    )
     with pytest.raises(InputError, match="(?s)" + said.replace("?", r"\?")):
         verb("job.yaml", Path("space.yaml"), [], is_json=True)
     assert not (place / "runs").exists(), "a study that cannot begin leaves nothing"

@@ -38,6 +38,8 @@ def value_of(objective: TuningObjective, records: RunRecords, facts: Facts) -> f
             return run_report(records, directory="").eval_loss
         case TuningObjective.PEAK_BYTES:
             return _peak_bytes(records)
+        case TuningObjective.LOSS if _ends_in_a_gap(records):
+            return None
         case _:
             curve = curve_of(objective, records, facts)
             return None if not curve else _sign(objective) * curve[max(curve)]
@@ -62,6 +64,12 @@ def curve_of(objective: TuningObjective, records: RunRecords, facts: Facts) -> d
 def as_smaller_is_better(objective: TuningObjective, value: float) -> float:
     """A value as the search takes it."""
     return _sign(objective) * value
+
+
+def _ends_in_a_gap(records: RunRecords) -> bool:
+    """Whether the last loss was not finite: what came before it is not what the run has come to."""
+    losses = default_series(records, Metric.LOSS)
+    return bool(losses) and losses[-1].value is None
 
 
 def _sign(objective: TuningObjective) -> int:

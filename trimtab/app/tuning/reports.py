@@ -22,7 +22,7 @@ from trimtab.app.tuning.trial_settings import (
     to_leave_out,
     undoing,
 )
-from trimtab.policy.trials import ENDED, TrialState
+from trimtab.policy.trials import TrialState
 from trimtab.spec import LoadedJob
 from trimtab.spec.tunings import TuningObjective
 from trimtab.terms import format_seconds
@@ -228,11 +228,6 @@ def write_whole(path: Path, text: str) -> None:
     unfinished = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
-
-
-def is_over(rows: Sequence[TrialRow]) -> bool:
-    """Whether nobody works at a trial, and none waits."""
-    return all(row.trial.state in ENDED for row in rows)
 
 
 def _gain(gain: Gain) -> dict[str, Any]:

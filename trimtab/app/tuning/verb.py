@@ -326,8 +326,8 @@ def refuse_unknown_keys(path: str, overrides: Sequence[str], tuning: Tuning, sou
 
 
 def _refuse_without_price(loaded: LoadedJob, source: str) -> None:
-    if device_price(loaded.job) is None:
+    if not device_price(loaded.job):
         raise InputError(
-            f"{source}: dollars are asked for, and the job knows no price\n"
+            f"{source}: dollars are asked for, and the job knows no price above 0\n"
             "  Set orchestration.price_usd_per_device_hour."
         )

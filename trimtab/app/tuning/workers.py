@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from trimtab.app.tuning.measures import as_smaller_is_better
 from trimtab.app.tuning.owners import is_gone, own_name
 from trimtab.app.tuning.studies import Study, Transaction, TrialRow
 from trimtab.app.tuning.trial_making import TrialInterruptedError, TrialMaker
@@ -67,7 +68,7 @@ class Worker:
         study: The study.
         rules: What it goes by.
         maker: Makes the trials.
-        tell: Is told of each trial that ends, and of why nothing is left.
+        tell: Is told of each trial that ends.
         clock: Wall clock, in seconds, the same for all workers of a study.
     """
 
@@ -99,7 +100,7 @@ class Worker:
         params = (
             propose(
                 self.rules.space,
-                [self._told(row) for row in rows],
+                [told_of(row, self.rules.objectives) for row in rows],
                 num_objectives=len(self.rules.objectives),
                 seed=self.rules.seed,
                 allowed=lambda values: not self.maker.refusal(values),
@@ -220,9 +221,6 @@ class Worker:
             percentile=prune.percentile,
         )
 
-    def _told(self, row: TrialRow) -> Told:
-        return told_of(row, self.rules.objectives)
-
 
 def told_of(row: TrialRow, objectives: tuple[TuningObjective, ...]) -> Told:
     """A trial as the search takes it."""
@@ -235,10 +233,7 @@ def told_of(row: TrialRow, objectives: tuple[TuningObjective, ...]) -> Told:
     return Told(
         params=row.params,
         seen=seen,
-        values=tuple(
-            -values[objective.value] if objective.is_more_better else values[objective.value]
-            for objective in objectives
-        )
+        values=tuple(as_smaller_is_better(objective, values[objective.value]) for objective in objectives)
         if is_whole
         else (),
         step=max(outcome.curve, default=0) if outcome else 0,
