@@ -89,12 +89,14 @@ def assert_saved_in_pieces(trimtab: Trimtab, ran: Ran) -> None:
 
 
 def test_a_save_that_one_rank_cannot_write_is_no_checkpoint(trimtab: Trimtab, undisturbed: Ran) -> None:
-    """The run goes on, loudly, and the next save counts."""
+    """The run goes on, loudly, and later saves count."""
     ran = run(trimtab, STAGES, 2, "--inject", "torn-checkpoint:step=4")
     assert_same(ran, undisturbed)
-    states = {(event["step"], event["state"]) for event in ran.events("checkpoint")}
-    assert {(4, "failed"), (8, "saved")} <= states
-    assert not (ran.folder / "checkpoints" / "step-4").exists()
+    states = [(event["step"], event["state"]) for event in ran.events("checkpoint")]
+    assert (4, "failed") in states
+    assert (12, "saved") in states
+    # A save that is due while a writer is being started again is skipped, which may be the next one.
+    assert {path.name for path in (ran.folder / "checkpoints").iterdir()} - {"step-8"} == {"step-12"}
 
 
 def test_a_stage_is_lost_before_the_first_checkpoint(trimtab: Trimtab, undisturbed: Ran) -> None:
