@@ -111,6 +111,18 @@ def test_a_commit_between_fault_and_declaration_is_no_resumption(book):
     assert recoveries_of(book.records())[0].resumed_s == 0.11
 
 
+def test_a_commit_that_is_told_late_is_no_resumption(book):
+    """The step was applied before; nothing has been trained since."""
+    book.begin([0, 1])
+    commit(book, 1)
+    fail_at(book, 2)
+    book.now += 10 * MS
+    book.tell(1, "commit", step=2, loss=1.0, is_late=True)
+    assert recoveries_of(book.records())[0].resumed_s is None
+    commit(book, 3)
+    assert recoveries_of(book.records())[0].resumed_s == 0.05
+
+
 def test_a_commit_before_the_agent_has_written_the_fault_down_counts(book):
     """The agent acts first and writes after: training may be on again by then."""
     book.begin([0, 1])

@@ -81,6 +81,24 @@ def test_a_new_lead_that_repeats_a_commit_leaves_one_value(book):
     assert [point.value for point in default_series(book.records(), Metric.LOSS)] == [1.001, 9.0]
 
 
+def test_a_commit_that_is_told_again_late_changes_nothing(book):
+    """Nor the evaluation behind it; where nobody had told it, it counts."""
+    book.begin([0, 1])
+    commit(book, [1, 2], loss=1.0)
+    book.tell(0, "evaluation", step=2, loss=0.5, targets=9)
+    book.now += 1
+    book.tell(1, "commit", step=2, loss=1.002, is_late=True)
+    book.tell(1, "commit", step=3, loss=1.003, is_late=True)
+    records = book.records()
+    assert [(point.step, point.value) for point in all_points(records, Metric.LOSS)] == [
+        (1, 1.001),
+        (2, 1.002),
+        (3, 1.003),
+    ]
+    assert [point.step for point in default_series(records, Metric.LOSS)] == [1, 2, 3]
+    assert [point.value for point in default_series(records, Metric.EVAL_LOSS)] == [0.5]
+
+
 def test_a_gap_says_what_stood_there(book):
     """A NaN is drawn as a gap with a flag, not as zero and not as an error."""
     book.begin([0])

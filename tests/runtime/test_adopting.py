@@ -105,12 +105,11 @@ def test_a_kill_costs_no_step_and_no_bit(trimtab: Trimtab, undisturbed: Ran, pha
 
 @pytest.mark.slow
 def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran) -> None:
-    """A rank that missed a step takes weights and momentum of its peers, and its loop goes on with the next step."""
+    """A rank that missed a step takes weights and momentum of its peers, and its loop hears what came out of the step."""
     ran = trimtab("run", "loop.yaml", "--json", "--inject", "disconnect:rank=1,step=5,phase=apply")
     assert_same(ran, undisturbed)
     assert [(event["behind"], event["step"]) for event in ran.events("healed")] == [(5, 6)]
-    assert [words[0] for words in printed(ran, 1)] == [str(number) for number in range(10)]
-    assert printed(ran, 1)[5][1:] == ["None", "None", "False"], "it did not see the step committed"
+    assert printed(ran, 1) == printed(undisturbed, 1)
 
 
 @pytest.mark.slow

@@ -101,6 +101,21 @@ def test_a_ragged_commit_is_healed(trimtab: Trimtab, undisturbed: Ran, phase: st
         assert [(event["behind"], event["step"]) for event in ran.events("healed")] == [(5, 6)]
 
 
+@pytest.mark.parametrize("fault", ["kill", pytest.param("disconnect", marks=pytest.mark.slow)])
+def test_a_step_that_its_lead_did_not_live_to_tell_is_told(
+    trimtab: Trimtab, undisturbed: Ran, fault: str
+) -> None:
+    """The others have applied it: a curve without its loss would have lost what was computed."""
+    ran = trimtab("run", "tiny.yaml", "--json", "--inject", f"{fault}:rank=0,step=5,phase=apply")
+    assert_same_weights(ran, undisturbed)
+    columns = "SELECT step, loss, grad_norm, targets FROM steps"
+    rows, reference = (
+        trimtab("query", "--format", "csv", of.document["run"], columns).stdout for of in (ran, undisturbed)
+    )
+    assert rows == reference
+    assert len(rows.splitlines()) == 1 + ran.document["steps"]
+
+
 @pytest.mark.slow
 def test_a_replacement_joins_at_a_step_border(trimtab: Trimtab, undisturbed: Ran) -> None:
     """It takes a peer's state and its share of the work; the run must not wait for it."""

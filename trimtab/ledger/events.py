@@ -75,7 +75,8 @@ class EventKind(StrEnum):
     SHARE = "share"
     """step, share: the gradients of one share are complete."""
     COMMIT = "commit"
-    """By the lead rank: step, loss, grad_norm, lr, tokens, targets. Step n is the n-th update, from 1."""
+    """By the lead rank: step, loss, grad_norm, lr, tokens, targets. Step n is the n-th update, from 1. The lead of the next
+    epoch tells the last one again, with is_late, for the one before may have died before it could."""
     EVALUATION = "evaluation"
     """By the lead rank: step, loss, targets."""
     SPIKE = "spike"

@@ -6,7 +6,7 @@ from trimtab.ledger.attempts import attempts_of
 from trimtab.ledger.events import EventKind, RunRecords
 from trimtab.ledger.journal import Event
 from trimtab.ledger.lost_work import Rollback, rollbacks_of
-from trimtab.ledger.series import progress
+from trimtab.ledger.series import is_late, progress
 
 _NS_PER_S = 10**9
 
@@ -50,6 +50,8 @@ def recoveries_of(records: RunRecords) -> list[Recovery]:
         elif told.kind == EventKind.FAULT:
             faults.append(_Fault(event=told, boot=boots[attempt]))
             waiting.append(faults[-1])
+        elif is_late(told):  # of a step from before the fault was dealt with
+            committed = told.integer("step")
         else:
             committed = told.integer("step")
             for fault in waiting:

@@ -15,7 +15,7 @@ from trimtab.ledger.checkpoint_folders import FoundCheckpoint
 from trimtab.ledger.events import EventKind, Incarnation, Lap, RunRecords, laps_of
 from trimtab.ledger.journal import Event
 from trimtab.ledger.recoveries import Recovery, recoveries_of
-from trimtab.ledger.series import Metric, Point, default_series
+from trimtab.ledger.series import Metric, Point, default_series, progress
 from trimtab.ledger.storage import Storage, StoredCheckpoint, moment_of
 from trimtab.terms import Clock, Column, ColumnType, LedgerClass, Relation, Schema
 
@@ -452,9 +452,8 @@ def _spent(records: RunRecords) -> Iterator[Spent]:
 
 def _tried(records: RunRecords) -> Iterator[Tried]:
     commits: dict[int, list[int]] = {}
-    for number, event, _ in _all_events(records):
-        if event.kind == EventKind.COMMIT:
-            commits.setdefault(number, []).append(event.integer("step"))
+    for number, event in progress(records, (EventKind.COMMIT,)):
+        commits.setdefault(number, []).append(event.integer("step"))
     for number, attempt in enumerate(attempts_of(records), start=1):
         yield Tried(number=number, attempt=attempt, steps=commits.get(number, ()))
 

@@ -67,7 +67,7 @@ def progress(
 ) -> Iterator[tuple[int, Event]]:
     """Events of all ranks, of some kinds, with their attempt, counted from 1, in order of time.
 
-    Without kinds, commits and evaluations, which only lead ranks tell.
+    Without kinds, commits and evaluations, which only lead ranks tell. What was told again late is left out.
     """
     attempts = attempts_of(records)
     attempt_of = {
@@ -81,7 +81,18 @@ def progress(
         for event in journal
         if event.kind in kinds
     ]
-    yield from sorted(found, key=lambda pair: (pair[0], pair[1].t_ns))
+    last: tuple[int, int] | None = None
+    for attempt, event in sorted(found, key=lambda pair: (pair[0], pair[1].t_ns)):
+        if event.kind == EventKind.COMMIT:
+            before, last = last, (attempt, event.integer("step"))
+            if is_late(event) and before == last:
+                continue
+        yield attempt, event
+
+
+def is_late(commit: Event) -> bool:
+    """Whether a commit was told by the lead of a later epoch."""
+    return bool(commit.fields.get("is_late"))
 
 
 def _point(attempt: int, event: Event, field: str) -> Point:

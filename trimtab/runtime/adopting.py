@@ -264,7 +264,7 @@ class Step:
 
     @property
     def loss(self) -> float | None:
-        """Of the whole step; None before it is committed, or if this rank did not see it committed."""
+        """Of the whole step; None before it is committed, or if this rank missed more steps than this one."""
         result = self._result()
         return None if result is None else result.loss
 

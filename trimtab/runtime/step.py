@@ -150,6 +150,40 @@ class StepResult:
             border_agreed=tail[BORDER_REQUESTS] > 0,
         )
 
+    @classmethod
+    def told_by(cls, source: int, group: Group, own: "StepResult | None") -> "StepResult | None":
+        """What came out of the newest step of one rank, for all; None if it has seen none. In words ``spike`` does not travel.
+
+        Args:
+            source: That tells.
+            group: All that hear it; every one calls this.
+            own: Of this rank.
+        """
+        numbers = torch.tensor(own._numbers() if own else [-1.0] * len(_NUMBERS), dtype=torch.float64)
+        group.broadcast(numbers, source=source)
+        if group.rank == source:
+            return own
+        told = dict(zip(_NUMBERS, numbers.tolist(), strict=True))
+        if told["step"] < 0:
+            return None
+        has_targets = told["targets"] > 0
+        return cls(
+            step=round(told["step"]),
+            loss=told["loss"] if has_targets else None,
+            grad_norm=told["grad_norm"] if has_targets else None,
+            lr=told["lr"],
+            targets=round(told["targets"]),
+            **{name: told[name] > 0 for name in _FLAGS},
+        )
+
+    def _numbers(self) -> list[float]:
+        """In the order of ``_NUMBERS``; without targets there is neither loss nor norm."""
+        return [float(getattr(self, name) or 0) for name in _NUMBERS]
+
+
+_FLAGS = ("is_applied", "stop_agreed", "border_agreed", "is_left_out")
+_NUMBERS = ("step", "loss", "grad_norm", "lr", "targets", *_FLAGS)
+
 
 class StepRunner:
     """Runs steps on one rank. ``enter`` an epoch first; an exception from ``run`` leaves gradients for the next epoch.

@@ -106,7 +106,7 @@ class Trainer:
     """Trains on one rank under an agent. Call ``run`` once, or drive ``ask``.
 
     Attributes:
-        result: Of the newest step that this rank committed itself.
+        result: Of the newest step that this rank has: it committed it, or took the state of a rank that did.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class Trainer:
         self._keeper, self._recorder, self._faults = keeper, recorder, faults
         self._committed = committed
         self.result: StepResult | None = None
+        self._recorded = -1
         self._evaluated_at = -1
         self._epoch = -1
         self._step_started_ns = time.monotonic_ns()
@@ -231,6 +232,7 @@ class Trainer:
         if needs_checkpoint:
             self._go_back(group, f"{num_losses} ranks were lost, and on_loss is rollback")
         self._leave_unsound_steps(group)
+        self._record_late(group)
         self._stop_agreed |= form.is_last
         while self._committed < self._rules.num_steps and not self._stop_agreed:
             self._evaluate_if_due(group)
@@ -333,6 +335,7 @@ class Trainer:
         """Everybody takes the newest checkpoint."""
         self._keeper.wait()
         self._committed = self._state.take_back(group, self._keeper.load)
+        self._recorded = -1
         self._runner.rewind(self._committed)
         if self._rank == group.members[0]:
             self._tell_rollback(reason)
@@ -353,6 +356,7 @@ class Trainer:
             self._groups.append(everybody)
             self._keeper.part_from_the_lost(form.members)
             caught = self._state.catch_up(everybody, form, self._committed, self._keeper.newest_saved)
+            told = StepResult.told_by(form.source, everybody, self.result) if form.is_healing else None
             if self._rank not in form.active:
                 self._recorder.event("entered", epoch=form.epoch, members=form.active, step=form.step)
                 self._link.wait_for_end()
@@ -362,14 +366,17 @@ class Trainer:
             if caught is None:
                 self._go_back(group, f"epoch {form.epoch} begins, and no newer state is whole")
             else:
-                self._follow(caught, group, form)
+                self._follow(caught, group, form, told)
         self._recorder.event("entered", epoch=form.epoch, members=group.members, step=self._committed)
         return group
 
-    def _follow(self, caught: CaughtUp, group: Group, form: Form) -> None:
-        """Go on from what all have caught up to."""
+    def _follow(self, caught: CaughtUp, group: Group, form: Form, told: StepResult | None) -> None:
+        """Go on from what all have caught up to; who was behind takes over what came out of the last step, too."""
         if self._committed < caught.step:
             self._recorder.event("healed", step=caught.step, source=form.source, behind=self._committed)
+            if told is not None and told.step == caught.step - 1:
+                self.result, self._loss = told, told.loss
+                self._stop_agreed |= told.stop_agreed
         self._committed = caught.step
         if caught.step < caught.newest and self._rank == group.members[0]:
             reason = f"epoch {form.epoch} begins, and this is the newest state that still exists whole"
@@ -409,19 +416,32 @@ class Trainer:
         self._record_work("step", result.step, form.epoch, started_ns, ended_ns)
         metrics: dict[str, float | int | None] = {}
         if group.members[0] == self._rank:
-            metrics = {
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
-                "lr": result.lr,
-                "tokens": result.targets
-                if self._rules.tokens_per_step is None
-                else self._rules.tokens_per_step,
-                "targets": result.targets,
-            }
+            metrics = self._metrics(result)
             self._recorder.event("commit", step=result.step, applied=result.is_applied, **metrics)
+            self._recorded = result.step
         if not result.is_applied:
             self._recorder.event("skipped", step=result.step, reason=_why_not_applied(result))
         self._link.send(Committed(epoch=form.epoch, step=result.step, t_ns=ended_ns, metrics=metrics))
+
+    def _record_late(self, group: Group) -> None:
+        """Write down the last commit, if another rank led then: it may have died before it could."""
+        result = self.result
+        if result is None or result.step != self._committed - 1 or self._recorded == result.step:
+            return
+        if group.members[0] == self._rank:
+            fields = {"applied": result.is_applied, "is_late": True, **self._metrics(result)}
+            self._recorder.event("commit", step=result.step, **fields)
+            self._recorded = result.step
+
+    def _metrics(self, result: StepResult) -> dict[str, float | int | None]:
+        tokens = result.targets if self._rules.tokens_per_step is None else self._rules.tokens_per_step
+        return {
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "lr": result.lr,
+            "tokens": tokens,
+            "targets": result.targets,
+        }
 
     def _record_work(self, kind: str, step: int, epoch: int, started_ns: int, ended_ns: int) -> None:
         """Where the time went since the last such record, and what was computed in it."""
