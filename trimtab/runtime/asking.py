@@ -28,12 +28,21 @@ Asking = Generator[Any, Computed | None, T]
 
 
 def answered(asking: Asking[T], answer: Callable[[Any], Computed | None]) -> T:
-    """What a computation returns whose every question is answered by a function."""
+    """What a computation returns whose every question is answered by a function.
+
+    What the function raises is raised where the question was asked: an epoch may end in the middle of a backward pass that
+    waits for other ranks, and the computation goes on with the next one.
+    """
     reply: Computed | None = None
+    raised: Exception | None = None
     while True:
         try:
-            question = asking.send(reply)
+            question = asking.send(reply) if raised is None else asking.throw(raised)
         except StopIteration as end:
             returned: T = end.value
             return returned
-        reply = answer(question)
+        reply = raised = None
+        try:
+            reply = answer(question)
+        except Exception as error:  # noqa: BLE001 - whatever it is: who asked knows what it means
+            raised = error

@@ -73,9 +73,15 @@ def assert_same(ran: Ran, reference: Ran) -> None:
         assert ran.document[key] == reference.document[key], key
 
 
-def test_a_rank_with_a_third_of_everything_is_lost(trimtab: Trimtab, job: str, whole: Ran) -> None:
-    """All go back to the newest checkpoint; three ranks share four shares; every waiting is on its clock."""
-    ran = run(trimtab, job, ALL, 3, "--inject", "kill:rank=1,step=6,phase=reduce")
+@pytest.mark.parametrize("phase", ["compute", pytest.param("reduce", marks=pytest.mark.slow)])
+def test_a_rank_with_a_third_of_everything_is_lost(
+    trimtab: Trimtab, job: str, whole: Ran, phase: str
+) -> None:
+    """All go back to the newest checkpoint; three ranks share four shares; every waiting is on its clock.
+
+    In the middle of computing, the others wait for parameters inside their own passes.
+    """
+    ran = run(trimtab, job, ALL, 3, "--inject", f"kill:rank=1,step=6,phase={phase}")
     assert_same(ran, whole)
     (recovery,) = ran.document["recoveries"]
     assert (recovery["rank"], recovery["steps_lost"]) == (1, 2)
