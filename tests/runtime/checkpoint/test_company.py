@@ -112,6 +112,15 @@ def test_what_each_has_written_is_one_checkpoint(kit, tmp_path):
     assert all(bool((x == 3).all()) for x in exported.values())
 
 
+def test_the_folder_of_a_writer_that_is_only_starting_stays(tmp_path, monkeypatch):
+    """For a moment after its start the kernel shows no command line of a process: it looks like another program's."""
+    monkeypatch.setattr("trimtab.runtime.checkpoint.saver.is_writer", lambda pid: False)
+    with company(tmp_path, rows=10) as savers:
+        stage(savers, 1, rows=10)
+        assert isinstance(drained(savers)[0][0], Saved)
+    assert steps(tmp_path) == [1]
+
+
 def test_what_is_missing_or_damaged_of_one_rank_is_named(kit, tmp_path):
     """A third of a tensor would be zeros, or of another step, and nobody would know."""
     with company(tmp_path, rows=10) as savers:
@@ -139,7 +148,8 @@ def test_a_rank_that_cannot_write_spoils_this_save_only(kit, tmp_path, rank, fau
         assert [event.step for event in lead if isinstance(event, Failed)] == [2]
         assert steps(tmp_path) == [1]
         stage(savers, 2)
-        drained(savers)
+        events = drained(savers)
+        assert [type(event) for event in events[0]] == [Saved], events
         assert_filled(kit, newest_complete(tmp_path, None).folder, 2)
     assert sorted(os.listdir(tmp_path)) == ["step-1", "step-2"]
 

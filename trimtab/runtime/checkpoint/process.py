@@ -105,7 +105,10 @@ class WriterProcess:
 
 
 def is_writer(pid: int) -> bool:
-    """Whether a process of this machine is a checkpoint writer, of whichever run."""
+    """Whether a process of this machine is a checkpoint writer, of whichever run.
+
+    One that is being started may not be yet: the kernel lets its starter go before it shows the command line.
+    """
     try:
         return WRITER_MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

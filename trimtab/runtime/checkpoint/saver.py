@@ -298,7 +298,7 @@ class Saver:
             return found | {"receipt": _receipt(self._company.rank)}
         return found | {
             "manifest": manifest_document(self._manifest(step, extra, into)),
-            "remove": _abandoned(self._folder, None) if isinstance(self._folder, Path) else [],
+            "remove": self._left_by_others(into),
             "prune": plan_pruning(self._complete | {step}, retention).remove,
             "patience_s": self._company.patience_s if self._company else PATIENCE_S,
             "others": [
@@ -311,6 +311,12 @@ class Saver:
                 for rank, layout in self._others.items()
             ],
         }
+
+    def _left_by_others(self, into: str | None) -> list[str]:
+        """What dead writers have left; the folder that was just opened is not, even if its writer is only starting."""
+        if not isinstance(self._folder, Path):
+            return []
+        return [name for name in _abandoned(self._folder, None) if name != into]
 
     def _manifest(self, step: int, extra: Mapping[str, Any], into: str | None) -> Manifest:
         layouts = (self._staging.layout, *self._others.values())
