@@ -1,13 +1,16 @@
 """How long a pipeline takes, again and again with other times: what waits for what is worked out once."""
 
+from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
-from trimtab.plan.pipelines.actions import ActionKind, PipelineActions
+from trimtab.plan.pipelines.actions import Action, ActionKind, PipelineActions
+from trimtab.plan.pipelines.deadlock import deadlock_of
 from trimtab.plan.pipelines.methods import StageSchedule
 from trimtab.plan.pipelines.results import Result, inputs_of, output_of, rank_of_each_stage
 from trimtab.plan.pipelines.schedules import actions_of
-from trimtab.plan.pipelines.simulation import StageTimes, simulate
+from trimtab.plan.pipelines.simulation import StageTimes
 
 _KEPT = 64
 """Pipelines that are kept: those of one search."""
@@ -69,33 +72,83 @@ def wired(actions: PipelineActions, *, num_stages: int) -> WiredPipeline:
 
     Raises: DeadlockError as ``simulate``.
     """
-    timeline = simulate(actions, times=StageTimes.even(num_stages))
-    placed = sorted(
-        (
-            (bar.start_s, rank, place)
-            for rank, bars in enumerate(timeline.bars)
-            for place, bar in enumerate(bars)
-        )
-    )
-    rank_of = rank_of_each_stage(actions)
-    number_of: dict[tuple[int, int], int] = {}
-    made_by: dict[Result, int] = {}
-    durations, before, inputs = [], [], []
-    for number, (_, rank, place) in enumerate(placed):
-        action = actions[rank][place]
-        number_of[rank, place] = number
-        durations.append(action.stage + _KINDS.index(action.kind) * num_stages)
-        before.append(number_of[rank, place - 1] if place else _NOBODY)
-        wires: list[int] = []
-        for result in inputs_of(action, num_stages):
-            is_here = result.stage == action.stage or rank_of[result.stage] == rank
-            wires += (made_by[result], _NOBODY if is_here else min(action.stage, result.stage))
-        wires += (_NOBODY,) * (4 - len(wires))
-        inputs.append((wires[0], wires[1], wires[2], wires[3]))
-        made = output_of(action)
-        if made is not None:
-            made_by[made] = number
+    microbatches = 1 + max((action.microbatch for order in actions for action in order), default=0)
+    plans = _wiring(actions, num_stages, microbatches)
+    made_by: dict[int, int] = {}
+    waiting: dict[int, list[int]] = {}
+    positions, newest = [0] * len(actions), [_NOBODY] * len(actions)
+    durations: list[int] = []
+    before: list[int] = []
+    inputs: list[tuple[int, int, int, int]] = []
+    runnable = deque(range(len(actions)))
+    while runnable:
+        rank = runnable.popleft()
+        order, position, last = actions[rank], positions[rank], newest[rank]
+        for action in islice(order, position, None):
+            wiring, microbatch = plans[action.kind, action.stage], action.microbatch
+            wires = [_NOBODY] * 4
+            for place, (result, hop) in enumerate(wiring.inputs):
+                maker = made_by.get(result + microbatch)
+                if maker is None:
+                    waiting.setdefault(result + microbatch, []).append(rank)
+                    break
+                wires[2 * place : 2 * place + 2] = maker, hop
+            else:
+                number = len(durations)
+                durations.append(wiring.duration)
+                before.append(last)
+                inputs.append((wires[0], wires[1], wires[2], wires[3]))
+                last, position = number, position + 1
+                if wiring.output is not None:
+                    made_by[wiring.output + microbatch] = number
+                    runnable.extend(waiting.pop(wiring.output + microbatch, ()))
+                continue
+            break
+        positions[rank], newest[rank] = position, last
+    if any(position < len(order) for position, order in zip(positions, actions, strict=True)):
+        raise deadlock_of(actions, positions, num_stages=num_stages)
     return WiredPipeline(num_stages, tuple(durations), tuple(before), tuple(inputs))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wiring:
+    """What all actions of a kind and stage have in common; a microbatch is added to the number of a result.
+
+    Args:
+        duration: Place in the list of ``_durations``.
+        inputs: Results that they wait for, with the border that each crosses, or -1.
+        output: The result that they make; None if nobody waits for it.
+    """
+
+    duration: int
+    inputs: tuple[tuple[int, int], ...]
+    output: int | None
+
+
+def _wiring(
+    actions: PipelineActions, num_stages: int, microbatches: int
+) -> dict[tuple[ActionKind, int], _Wiring]:
+    rank_of = rank_of_each_stage(actions)
+
+    def number(result: Result) -> int:
+        return (result.is_gradient * num_stages + result.stage) * microbatches
+
+    def wiring(kind: ActionKind, stage: int) -> _Wiring:
+        action = Action(kind=kind, stage=stage, microbatch=0)
+        output = output_of(action)
+        return _Wiring(
+            duration=stage + _KINDS.index(kind) * num_stages,
+            inputs=tuple(
+                (
+                    number(result),
+                    _NOBODY if rank_of.get(result.stage) == rank_of.get(stage) else min(stage, result.stage),
+                )
+                for result in inputs_of(action, num_stages)
+            ),
+            output=None if output is None else number(output),
+        )
+
+    return {(kind, stage): wiring(kind, stage) for kind in _KINDS for stage in range(num_stages)}
 
 
 _KINDS = (ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT, ActionKind.BACKWARD)
