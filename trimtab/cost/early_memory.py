@@ -33,6 +33,10 @@ class EarlyMemory:
         self.started: list[Operator] = []
         self.made = 0
 
+    def starts_in(self, action: Action) -> bool:
+        """Whether a sum may start in a backward pass."""
+        return bool(self._starts) and action.microbatch == self._last[action.stage]
+
     def leave(self, block: int, action: Action) -> int | None:
         """A backward pass has left a block: if it was the last one, what has waited for it starts.
 

@@ -56,6 +56,7 @@ class StepMemory:
         self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
         # What goes through the whole update is asked once, not by every rank group and pass.
         self._in_place = sums_in_place(plan.update)
+        self._homes = {name: _home(plan, name) for name in plan.update.values}
         self._is_tied_at_once = plan.update.is_tied_at_once
 
     def of(self, number: int) -> Mapping[Moment, MemoryClasses]:
@@ -76,7 +77,7 @@ class StepMemory:
             walk.act(action, following)
         # Gradients are let go when the next step begins.
         start = replace(base, gradients=grads)
-        update = _larger(start, _update(self._plan, group, start, early))
+        update = _larger(start, _update(self._plan, group, start, early, self._homes))
         return {
             Moment.FORWARD: _larger(start, walk.most[Moment.FORWARD]),
             Moment.BACKWARD: walk.most[Moment.BACKWARD],
@@ -95,6 +96,19 @@ class _Pass:
 
     most: MemoryClasses
     stays: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PassOfStage:
+    """The passes of all blocks of a stage, one after the other.
+
+    Args:
+        most: What lives at most besides what lived before the first.
+        stays: What is kept afterwards; less than nothing after a backward pass.
+    """
+
+    most: MemoryClasses
+    stays: int
 
 
 class _BlockMemory:
@@ -258,42 +272,76 @@ class _Walk:
         self._plan, self._blocks, self._base = plan, blocks, base
         self._is_tied_at_once = is_tied_at_once
         self._early, self._ahead = early, ahead
-        self._kept: dict[tuple[int, int], int] = {}
         # By identity: the plan keeps its values, and the same few are asked for in every pass.
         self._sizes: dict[int, int] = {}
         self._known_sites: dict[int, list[tuple[int, Block]]] = {}
         self._gradients: dict[tuple[str, int], int] = {}
         self._kept_bytes = self._gradient_bytes = 0
         self._posted = self._arriving = 0
+        self._peaks: dict[tuple[Moment, int], _PassOfStage] = {}
         self.most = dict.fromkeys((Moment.FORWARD, Moment.BACKWARD), MemoryClasses())
+        self._most_totals = dict.fromkeys(self.most, 0)
         self._summed: set[int] = set()
         for index, block in (site for stage in stages for site in self._sites(stage)):
             self._add_gradients(index, block, staying)
 
     def act(self, action: Action, following: Action | None) -> None:
         """A forward or a backward pass of one stage on one microbatch, while what the next one takes may arrive."""
-        sites = self._sites(action.stage)
+        stage, sites = action.stage, self._sites(action.stage)
         self._arriving = 0 if following is None else self._taken(following)
         if action.kind is ActionKind.FORWARD:
-            for index, block in sites:
-                passed = self._blocks[block.name].forward
-                self._enter(Moment.FORWARD, block, block.values.get("in"))
-                self._look(Moment.FORWARD, passed.most)
-                self._kept[index, action.microbatch] = passed.stays
-                self._kept_bytes += passed.stays
-            self._post(action.stage, action.stage + 1)
+            if self._ahead.is_idle:
+                self._pass_at_once(Moment.FORWARD, stage)
+            else:
+                for _, block in sites:
+                    passed = self._blocks[block.name].forward
+                    self._enter(Moment.FORWARD, block, block.values.get("in"))
+                    self._look(Moment.FORWARD, passed.most)
+                    self._kept_bytes += passed.stays
+            self._post(stage, stage + 1)
         elif action.kind in BACKWARD:
-            for index, block in reversed(sites):
-                memory = self._blocks[block.name]
-                self._add_gradients(index, block)
-                self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
-                self._look(Moment.BACKWARD, memory.backward.most)
-                self._kept_bytes -= self._kept.pop((index, action.microbatch))
-                scratch = self._early.leave(index, action)
-                if scratch is not None:
-                    handed = self._size(block.values.get(block.gradient))
-                    self._look(Moment.BACKWARD, MemoryClasses(working=handed, buffers=scratch))
-            self._post(action.stage, action.stage - 1)
+            is_alike = self._summed.issuperset(index for index, _ in sites)
+            if self._ahead.is_idle and is_alike and not self._early.starts_in(action):
+                self._pass_at_once(Moment.BACKWARD, stage)
+            else:
+                for index, block in reversed(sites):
+                    self._leave(index, block, action)
+            self._post(stage, stage - 1)
+
+    def _leave(self, index: int, block: Block, action: Action) -> None:
+        """The backward pass of one block."""
+        memory = self._blocks[block.name]
+        self._add_gradients(index, block)
+        self._enter(Moment.BACKWARD, block, block.values.get("grad:out"))
+        self._look(Moment.BACKWARD, memory.backward.most)
+        self._kept_bytes -= memory.forward.stays
+        scratch = self._early.leave(index, action)
+        if scratch is not None:
+            handed = self._size(block.values.get(block.gradient))
+            self._look(Moment.BACKWARD, MemoryClasses(working=handed, buffers=scratch))
+
+    def _pass_at_once(self, moment: Moment, stage: int) -> None:
+        """All blocks of a stage, where nothing but what they keep changes on the way."""
+        passed = self._peaks.get((moment, stage))
+        if passed is None:
+            passed = self._peaks[moment, stage] = self._pass_of_stage(moment, stage)
+        self._look(moment, passed.most)
+        self._kept_bytes += passed.stays
+
+    def _pass_of_stage(self, moment: Moment, stage: int) -> "_PassOfStage":
+        """The block at which most lives, the first of equals; what those before it have kept, or let go, with it."""
+        stays = 0
+        most: MemoryClasses | None = None
+        sites = self._sites(stage)
+        for _, block in sites if moment is Moment.FORWARD else reversed(sites):
+            memory = self._blocks[block.name]
+            local = memory.forward.most if moment is Moment.FORWARD else memory.backward.most
+            found = replace(local, activations=local.activations + stays)
+            if most is None or found.total > most.total:
+                most = found
+            stays += memory.forward.stays if moment is Moment.FORWARD else -memory.forward.stays
+        assert most is not None, "a stage has blocks"
+        return _PassOfStage(most=most, stays=stays)
 
     def _enter(self, moment: Moment, block: Block, handed: Value | None) -> None:
         """A block has its parameters, and those of the next one are gathered before it computes."""
@@ -357,18 +405,22 @@ class _Walk:
         return name if self._is_tied_at_once else f"{name}#{index}"
 
     def _look(self, moment: Moment, local: MemoryClasses) -> None:
-        base = self._base
-        found = replace(
+        base, coming = self._base, self._ahead.coming.gathered
+        others = self._gradient_bytes + self._kept_bytes + self._early.made + self._posted + self._arriving
+        total = local.total + base.parameters + base.states + base.working + others + coming
+        if total <= self._most_totals[moment]:
+            return
+        self._most_totals[moment] = total
+        self.most[moment] = replace(
             local,
             parameters=base.parameters,
             states=base.states,
             gradients=self._gradient_bytes,
             activations=local.activations + self._kept_bytes,
             working=local.working + base.working + self._early.made,
-            gathered=local.gathered + self._ahead.coming.gathered,
+            gathered=local.gathered + coming,
             buffers=local.buffers + self._posted + self._arriving,
         )
-        self.most[moment] = _larger(self.most[moment], found)
 
     def _sites(self, stage: int) -> Sequence[tuple[int, Block]]:
         """The blocks of a stage in order, with their places in the network."""
@@ -388,14 +440,21 @@ class _Walk:
             yield 1 + len(plan.pipeline.stage_of_layer), head
 
 
-def _update(plan: Plan, group: RankGroup, base: MemoryClasses, early: EarlyMemory) -> MemoryClasses:
+def _update(
+    plan: Plan,
+    group: RankGroup,
+    base: MemoryClasses,
+    early: EarlyMemory,
+    homes: Mapping[str, tuple[int, ...] | None],
+) -> MemoryClasses:
     """What the update needs, from the end of the backward pass on."""
     update, count = plan.update, early.count
     tally = _Tally()
     for operator in early.started:
         for name in operator.outputs:
             tally.add("working", name, count.made(operator, name))
-    is_here = {name: _is_here(plan, name, group.stages) for name in update.values}
+    here = {home: home is None or not set(home).isdisjoint(group.stages) for home in set(homes.values())}
+    is_here = {name: here[home] for name, home in homes.items()}
     for turn in update_turns(update, SCALARS):
         operator = turn.operator
         held = tuple(name for name in operator.inputs if is_here[name])
@@ -449,20 +508,20 @@ def _takes_part(operator: Operator, group: RankGroup) -> bool:
     return not operator.transfer.stages or bool(set(operator.transfer.stages) & set(group.stages))
 
 
-def _is_here(plan: Plan, name: str, stages: Sequence[int]) -> bool:
-    """Whether ranks of some stages have a value of the update."""
+def _home(plan: Plan, name: str) -> tuple[int, ...] | None:
+    """The stages that have a value of the update; None for all."""
     base = name.partition("@")[0]
     if base in SCALARS:
-        return True
+        return None
     base = base.partition(":")[2]
     for mark in ("~", "/"):
         base = base.partition(mark)[0]
     parameter, _, use = base.partition("#")
     if use == EMBEDDING:
-        return 0 in stages
+        return (0,)
     if use == HEAD:
-        return plan.pipeline.num_stages - 1 in stages
-    return bool(set(plan.parameters[parameter].stages) & set(stages))
+        return (plan.pipeline.num_stages - 1,)
+    return tuple(plan.parameters[parameter].stages)
 
 
 def _actions(plan: Plan, counts: Counts, place: int) -> Sequence[Action]:
