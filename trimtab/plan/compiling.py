@@ -24,7 +24,7 @@ from trimtab.terms import Span
 
 
 def compile_program(program: Program, training: Training, *, mesh: Mesh, cluster: Cluster) -> Plan:
-    """The physical plan of a program, verified after every rule.
+    """The physical plan of a program, rewritten and verified.
 
     Args:
         program: Its names are known to exist.
@@ -61,16 +61,29 @@ def compile_program(program: Program, training: Training, *, mesh: Mesh, cluster
         bound=bound,
         warnings=bound.warnings,
     )
-    verifier = Verifier(program)
-    verifier.verify(plan)
-    for rule in RULES:
-        plan = rule(plan)
-        verifier.verify(plan)
+    plan = _rewritten(plan, program)
     try:
         return replace(plan, traffic=traffic_of(plan))
     except UncarriedError as error:
         span = error.because.line or _first_span(program)
         raise StrategyError([Problem(span=span, message=str(error))], program.documents) from error
+
+
+def _rewritten(plan: Plan, program: Program) -> Plan:
+    """After all rules. What they made is verified; if it is wrong, again after each, for the first that is at fault."""
+    found = plan
+    try:
+        for rule in RULES:
+            found = rule(found)
+        Verifier(program).verify(found)
+    except Exception:  # a rule may stumble over what is wrong before it is looked for
+        verifier = Verifier(program)
+        verifier.verify(plan)
+        for rule in RULES:
+            plan = rule(plan)
+            verifier.verify(plan)
+        raise
+    return found
 
 
 def _microbatch(program: Program, training: Training, mesh: Mesh) -> int:
