@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pairs import Row, measure_in_turn, parser, show
-from trimtab.catalog import Cluster, cluster, network
+from trimtab.catalog import cluster, network
 from trimtab.cost.calibration import published_fits
 from trimtab.cost.search import Limits, Question, fabric_of, find, price_of_layout
 from trimtab.cost.search.space import layout_at, layouts
@@ -99,19 +99,12 @@ def main() -> None:
 
 
 def _large(name: str, devices: int, *, batch: int, sequence: int) -> Question:
-    """On so many H100 with the links of 512."""
-    known = cluster("512xH100")
-    many = Cluster(
-        name=f"{devices}xH100",
-        nodes=(known.nodes[0],) * (devices // 8),
-        links=known.links,
-        source=known.source,
-    )
+    """On so many H100."""
     return Question(
         network=network(name),
         sequence=sequence,
         batch=batch,
-        fabric=fabric_of(many, "bf16"),
+        fabric=fabric_of(cluster(f"{devices}xH100"), "bf16"),
         devices=(devices,),
         compute="bf16",
         shares=None,

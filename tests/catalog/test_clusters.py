@@ -13,6 +13,7 @@ from trimtab.catalog import (
     cluster,
     cluster_names,
 )
+from trimtab.catalog.named_clusters import composed
 
 MACHINE = Machine(num_devices=4, cores=2, memory_bytes=8 * 2**30)
 
@@ -113,3 +114,63 @@ def test_a_cluster_of_two_kinds_numbers_its_devices_in_order() -> None:
     assert mixed.num_devices == 128
     names = [mixed.nodes[mixed.node_of(rank)].accelerator.name for rank in (0, 63, 64, 127)]
     assert names == ["A100-SXM-80GB", "A100-SXM-80GB", "H100-SXM-80GB", "H100-SXM-80GB"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "kind"),
+    [
+        ("8xB200", 1, "B200-SXM-180GB"),
+        ("3xH100", 1, "H100-SXM-80GB"),
+        ("128xH200-SXM-141GB", 16, "H200-SXM-141GB"),
+        ("1024xMI300X", 128, "MI300X"),
+        ("16384xH100", 2048, "H100-SXM-80GB"),
+        ("64xA100-SXM-40GB-100Gb", 8, "A100-SXM-40GB"),
+        ("72xGB200", 1, "GB200-186GB"),
+    ],
+)
+def test_so_many_of_a_kind_are_a_cluster(name: str, nodes: int, kind: str) -> None:
+    """Whoever has other numbers than the table can plan for them, with the links that its kind usually has."""
+    made = cluster(name)
+    assert {node.accelerator.name for node in made.nodes} == {kind}
+    assert len(made.nodes) == nodes
+    assert made.num_devices == int(name.partition("x")[0])
+    assert made.source
+    assert made.link(Level.NODE).bytes_per_s == accelerator(kind).peer_bytes_per_s
+    if name.endswith("-100Gb"):
+        assert made.link(Level.SITE).bytes_per_s == 100e9 / 8 / 8
+    elif nodes > 1:
+        assert made.link(Level.SITE).bytes_per_s == accelerator(kind).inter_node_bytes_per_s
+
+
+@pytest.mark.parametrize("name", ["64xA100", "512xH100", "2048xA100", "64xA100+64xH100", "512xA100-100Gb"])
+def test_the_table_says_of_a_name_what_the_name_says(name: str) -> None:
+    """Two ways to one cluster must not differ."""
+    named, made = cluster(name), composed(name)
+    assert named.nodes == made.nodes
+    assert [link.level for link in named.links] == [link.level for link in made.links]
+    for one, other in zip(named.links, made.links, strict=True):
+        assert (one.bytes_per_s, one.latency_s) == pytest.approx((other.bytes_per_s, other.latency_s))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "100xH100",
+            r"nodes of H100-SXM-80GB hold 8 devices, and 100 fill no number of them; take 96 or 104",
+        ),
+        (
+            "144xGB200",
+            r"does not know the rate between nodes of GB200-186GB; say what a node has: 144xGB200-400Gb",
+        ),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(name: str, message: str) -> None:
+    """Half a node, or a link that nobody knows, would be planned for as something else."""
+    with pytest.raises(ClusterError, match=message):
+        cluster(name)
+
+
+def test_a_kind_that_nobody_knows_is_told_with_what_can_be_said() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown cluster '64xQ900'(.|\n)*COUNTxKIND"):
+        cluster("64xQ900")

@@ -4,7 +4,7 @@ from trimtab.app.errors import JobReadError
 from trimtab.app.job_reading import refuse_script
 from trimtab.app.losses import rule_on_loss
 from trimtab.app.machines import MachineFacts, find_machine
-from trimtab.catalog import THIS_MACHINE, Cluster, Machine, UnknownNameError, cluster
+from trimtab.catalog import THIS_MACHINE, Cluster, ClusterError, Machine, UnknownNameError, cluster
 from trimtab.plan import training
 from trimtab.plan.compiling import compile_program
 from trimtab.plan.layout import network_of
@@ -53,13 +53,13 @@ def training_of(loaded: LoadedJob) -> Training:
 def cluster_of(loaded: LoadedJob, machine: MachineFacts | None = None) -> Cluster:
     """The cluster that a job names, else the machine that the command runs on.
 
-    Raises: JobReadError at the line that names a cluster which the catalog does not have.
+    Raises: JobReadError at the line that names a cluster which the catalog does not have, or cannot make.
     """
     orchestration = loaded.job.orchestration
     if orchestration.cluster not in (None, THIS_MACHINE):
         try:
             return cluster(orchestration.cluster)
-        except UnknownNameError as error:
+        except (UnknownNameError, ClusterError) as error:
             raise JobReadError(f"{loaded.origins['orchestration.cluster']}  {error}") from error
     facts = machine or find_machine()
     return cluster(

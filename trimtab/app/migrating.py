@@ -10,7 +10,15 @@ from typing import Any
 from trimtab.app.errors import JobReadError
 from trimtab.app.job_reading import read_job, refuse_script, say_warnings
 from trimtab.app.output import print_document, say
-from trimtab.catalog import Network, NetworkError, UnknownNameError, cluster, network, network_names
+from trimtab.catalog import (
+    ClusterError,
+    Network,
+    NetworkError,
+    UnknownNameError,
+    cluster,
+    network,
+    network_names,
+)
 from trimtab.plan.layout import network_of
 from trimtab.spec import JobFileError, LoadedJob, load_job
 from trimtab.spec.migration import (
@@ -160,7 +168,7 @@ def _devices_per_node(loaded: LoadedJob) -> int | None:
         return None
     try:
         return min(node.num_devices for node in cluster(name).nodes)
-    except UnknownNameError as error:
+    except (UnknownNameError, ClusterError) as error:
         raise JobReadError(f"{loaded.origins['orchestration.cluster']}  {error}") from error
 
 

@@ -9,8 +9,6 @@ from trimtab.catalog.clusters import (
     Link,
     Machine,
     Node,
-    cluster,
-    cluster_names,
 )
 from trimtab.catalog.errors import (
     ClusterError,
@@ -22,6 +20,7 @@ from trimtab.catalog.errors import (
     ProbeError,
     UnknownNameError,
 )
+from trimtab.catalog.named_clusters import cluster, cluster_names
 from trimtab.catalog.network_presets import changed_network, network, network_names
 from trimtab.catalog.networks import (
     Activation,

@@ -1,14 +1,12 @@
-"""Where devices stand: nodes, the links that join them, and clusters by name."""
+"""Where devices stand: nodes and the links that join them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
-from typing import cast
 
-from trimtab.catalog.accelerators import Accelerator, Verified, accelerator
-from trimtab.catalog.errors import ClusterError, UnknownNameError
-from trimtab.catalog.tables import toml_table
+from trimtab.catalog.accelerators import Accelerator, Verified
+from trimtab.catalog.errors import ClusterError
 
 THIS_MACHINE = "this-machine"
 """The cluster that is built from the figures of a Machine."""
@@ -119,60 +117,12 @@ class Machine:
                 raise ClusterError(f"a machine's {field} is {value}; it must be at least 1")
 
 
-def cluster_names() -> tuple[str, ...]:
-    """The clusters that ``cluster`` knows."""
-    return (THIS_MACHINE, *toml_table("clusters.toml"))
-
-
-def cluster(name: str, *, machine: Machine | None = None) -> Cluster:
-    """The cluster called ``name``; ``this-machine`` is built from ``machine``.
-
-    Raises: UnknownNameError, with the nearest name; ClusterError for ``this-machine`` without a machine.
-    """
-    if name == THIS_MACHINE:
-        if machine is None:
-            raise ClusterError(f"cluster {name!r} needs the machine's devices, cores and memory")
-        return _this_machine(machine)
-    tables = toml_table("clusters.toml")
-    if name not in tables:
-        raise UnknownNameError("cluster", name, cluster_names())
-    return _read(name, tables[name])
-
-
 def _listed(levels: Iterable[Level]) -> str:
     return ", ".join(levels) or "no level"
 
 
-def _read(name: str, table: Mapping[str, object]) -> Cluster:
-    groups = cast(Iterable[Mapping[str, object]], table.get("nodes", (table,)))
-    return Cluster(
-        name=name,
-        nodes=tuple(node for group in groups for node in _read_nodes(group)),
-        links=tuple(_read_links(cast(Iterable[Mapping[str, object]], table["links"]))),
-        source=cast(str, table["source"]),
-    )
-
-
-def _read_nodes(table: Mapping[str, object]) -> tuple[Node, ...]:
-    """Equal nodes, numbered one after the other."""
-    node = Node(
-        accelerator=accelerator(cast(str, table["accelerator"])),
-        num_devices=cast(int, table["devices_per_node"]),
-    )
-    return (node,) * cast(int, table["num_nodes"])
-
-
-def _read_links(tables: Iterable[Mapping[str, object]]) -> Iterable[Link]:
-    for table in tables:
-        yield Link(
-            level=Level(cast(str, table["level"])),
-            bytes_per_s=cast(float, table["gb_per_s"]) * 1e9,
-            latency_s=cast(float, table["latency_us"]) * 1e-6,
-            source=cast(str, table["source"]),
-        )
-
-
-def _this_machine(machine: Machine) -> Cluster:
+def this_machine(machine: Machine) -> Cluster:
+    """One node, whose ranks share what was found."""
     source = "Told by the machine itself"
     device = Accelerator(
         name="accelerator" if machine.has_accelerator else HOST,

@@ -19,12 +19,13 @@ from trimtab.terms import InputError, nearest_name
 class UnknownNameError(InputError):
     """Nothing of this kind has this name; the message lists what there is and the nearest name."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Say that no ``kind`` (a noun such as ``network``) is called ``name``."""
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, more: str = "") -> None:
+        """Say that no ``kind`` (a noun such as ``network``) is called ``name``; ``more`` is what else is known."""
         names = sorted(known)
         nearest = nearest_name(name, names)
         question = f"  Did you mean {nearest!r}?" if nearest else ""
-        super().__init__(f"unknown {kind} {name!r}\n  known: {', '.join(names)}.{question}")
+        also = f"\n  {more}" if more else ""
+        super().__init__(f"unknown {kind} {name!r}\n  known: {', '.join(names)}.{question}{also}")
 
 
 class NetworkError(InputError):
