@@ -58,7 +58,7 @@ def test_what_it_says_can_be_explained(cli, job, tmp_path):
     assert best["is_weighed"]
     assert best["memory_bytes"] == needed
     step = explained.document["cost"]["step_s"]["expected"]
-    assert best["step_s"]["low"] / 2 < step < best["step_s"]["high"] * 2
+    assert best["step_s"]["low"] < step < best["step_s"]["high"], "two models of one step"
     assert document["evaluated"] == sum(document["verdicts"].values()) > 1000
 
 

@@ -74,9 +74,9 @@ def layer_times(cases: Cases, values: Values) -> LayerTimes:
         KERNELS_PER_PASS * values["kernel_s"] * np.where(cases.experts > 0, values["expert_kernels"], 1.0)
     )
     forward = _no_less_than(products + attention_s + around, launches)
-    backward = _no_less_than(
-        values["backward_products"] * products + attention_grad_s + 2 * around, 2 * launches
-    )
+    # Three products, one of them forward, never run faster than the best product alone.
+    twice = np.maximum(values["backward_products"], 3 * values["product_share"] - 1)
+    backward = _no_less_than(twice * products + attention_grad_s + 2 * around, 2 * launches)
     again = cases.recompute * forward * values["recompute_work"] + cases.recompute_scores * (
         attention_s + 0.3 * around
     )
