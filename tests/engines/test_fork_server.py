@@ -32,6 +32,12 @@ def words_of(pid: int) -> list[bytes]:
     return wait_for(lambda: command_line(pid)).split(b"\0")
 
 
+def name_of(pid: int) -> str:
+    """What a process calls itself; a rank does it after it was forked."""
+    name = Path(f"/proc/{pid}/comm")
+    return wait_for(lambda: found if (found := name.read_text(encoding="utf-8")) != "python3\n" else "")
+
+
 def parent_of(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(fields[1])
@@ -67,7 +73,7 @@ def test_ranks_are_children_of_the_agent(workplace: Path, alone: Ran) -> None:
             assert SERVER in words_of(pid)
             assert parent_of(pid) == run.process.pid
             assert os.getsid(pid) == pid
-            assert Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").startswith("rank-")
+            assert name_of(pid).startswith("rank-")
         assert parent_of(server) == run.process.pid
         document = run.end()
     assert document["weights_sha256"] == alone.document["weights_sha256"]

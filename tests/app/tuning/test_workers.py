@@ -68,7 +68,7 @@ def running(study: Study) -> list[TrialRow]:
     return [row for row in study.rows() if row.trial.state is TrialState.RUNNING]
 
 
-def wait_for(what: str, found: object, *, limit_s: float = 60.0) -> None:
+def wait_for(what: str, found: object, *, limit_s: float = 120.0) -> None:
     """Until a function says yes."""
     ends_s = time.monotonic() + limit_s
     while not found():  # type: ignore[operator]  # a function without arguments
