@@ -43,6 +43,7 @@ class OperatorCounter:
         values: Of a block, or of the update.
         weights: Bytes of parameters as they lie in use, by name in the block, with the type that they are kept in.
         in_place: Summands that the sum over ranks takes the place of.
+        keeps_conversions: Whether autograd keeps parameters in the type of use, as of a module; else they are made again.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class OperatorCounter:
         values: Mapping[str, Value],
         weights: Mapping[str, tuple[int, str]],
         in_place: Collection[str] = (),
+        *,
+        keeps_conversions: bool = False,
     ) -> None:
         self._network, self._sizes, self._values, self._weights = network, sizes, values, weights
-        self._in_place = frozenset(in_place)
+        self._in_place, self._keeps_conversions = frozenset(in_place), keeps_conversions
 
     def size(self, name: str) -> int:
         """Bytes of a value on one rank."""
@@ -81,10 +84,18 @@ class OperatorCounter:
             case OperatorKind.NORM_GRAD:
                 return OperatorBytes(scratch=self._norm_grad_needs(operator))
             case OperatorKind.LINEAR | OperatorKind.EXPERT_LINEAR:
-                return OperatorBytes(saved=self._converted(operator))
+                converted = self._converted(operator)
+                return (
+                    OperatorBytes(saved=converted)
+                    if self._keeps_conversions
+                    else OperatorBytes(scratch=converted)
+                )
+            case OperatorKind.LINEAR_GRAD:
+                return OperatorBytes(scratch=self._converted_again(operator))
             case OperatorKind.EXPERT_LINEAR_GRAD:
                 # The gradient of a transposed matrix is turned once.
-                return OperatorBytes(scratch=self.size(operator.outputs[1]))
+                turned = self.size(operator.outputs[1])
+                return OperatorBytes(scratch=turned + self._converted_again(operator))
             case OperatorKind.ATTENTION:
                 return self._attention(operator)
             case OperatorKind.ATTENTION_GRAD:
@@ -150,6 +161,12 @@ class OperatorCounter:
     def _converted(self, operator: Operator) -> int:
         """Matrices in the type of use, where they are kept in another."""
         return self._in_type(operator, self._values[operator.outputs[0]].dtype)
+
+    def _converted_again(self, operator: Operator) -> int:
+        """The same for the gradient, in the type of what comes in."""
+        return (
+            0 if self._keeps_conversions else self._in_type(operator, self._values[operator.inputs[0]].dtype)
+        )
 
     def _in_type(self, operator: Operator, dtype: str) -> int:
         kept = (self._weights[name] for name in operator.parameters)

@@ -48,7 +48,7 @@ class RunMemory:
     ) -> None:
         self._counts, self._allocated = counts, allocated
         self._values = MemoryCounter(plan, counts, num_leaves=num_leaves)
-        self._steps = StepMemory(plan, counts)
+        self._steps = StepMemory(plan, counts, is_module=allocated is not None)
 
     def of(self, number: int) -> RankMemory:
         """Of a rank of a group, by the group's number."""

@@ -49,11 +49,14 @@ class StepMemory:
     Args:
         plan: Whose ranks.
         counts: Of the plan.
+        is_module: Whether a module is trained instead, whose autograd keeps parameters in the type of use.
     """
 
-    def __init__(self, plan: Plan, counts: Counts) -> None:
+    def __init__(self, plan: Plan, counts: Counts, *, is_module: bool = False) -> None:
         self._plan, self._counts = plan, counts
-        self._blocks = {block.name: _BlockMemory(plan, block) for block in plan.blocks}
+        self._blocks = {
+            block.name: _BlockMemory(plan, block, keeps_conversions=is_module) for block in plan.blocks
+        }
         # What goes through the whole update is asked once, not by every rank group and pass.
         self._in_place = sums_in_place(plan.update)
         self._homes = {name: _home(plan, name) for name in plan.update.values}
@@ -114,9 +117,15 @@ class _PassOfStage:
 class _BlockMemory:
     """What the passes of one block need, for one microbatch."""
 
-    def __init__(self, plan: Plan, block: Block) -> None:
+    def __init__(self, plan: Plan, block: Block, *, keeps_conversions: bool) -> None:
         self._plan, self._block = plan, block
-        self._count = OperatorCounter(plan.network, plan.axis_sizes, block.values, _weights(plan, block))
+        self._count = OperatorCounter(
+            plan.network,
+            plan.axis_sizes,
+            block.values,
+            _weights(plan, block),
+            keeps_conversions=keeps_conversions,
+        )
         turns = turns_of(block)
         self._recomputed = {_tape(operator) for operator in block.recompute}
         self.gathers = GatherBytes(

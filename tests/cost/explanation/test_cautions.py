@@ -76,7 +76,7 @@ def test_each_group_fits_its_own_device(explain: Explain) -> None:
 def test_what_only_just_fits(explain: Explain) -> None:
     """A plan that leaves nothing for the context dies in its first step."""
     text = "STORE params, grads, states OVER dp\nRECOMPUTE activations WHERE layer >= 0"
-    _, found = explain(text, model="llama2-7b", devices=2, batch=20, microbatch=10, sequence=4096)
+    _, found = explain(text, model="llama2-7b", devices=2, batch=22, microbatch=11, sequence=4096)
     (caution,) = of_kind(found, CautionKind.MEMORY)
     assert found.fits is True
     assert "leaves" in caution.message

@@ -19,6 +19,7 @@ from trimtab.runtime.lowering.attention import Attention, Where
 from trimtab.runtime.lowering.chunked_head import rescaled
 from trimtab.runtime.lowering.experts import Region
 from trimtab.runtime.lowering.extents import Extent, Run
+from trimtab.runtime.lowering.tape import in_type
 from trimtab.runtime.rms_norm import rms_norm
 
 
@@ -96,12 +97,12 @@ def _norm(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 def _linear(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dtype = pieces.dtype
-    return linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+    return linear(x.to(dtype), in_type(weight, dtype), None if bias is None else bias.to(dtype))
 
 
 def _expert_linear(pieces: Pieces, x_ETI: Tensor, weight_EOI: Tensor) -> Tensor:
     dtype = pieces.dtype
-    return torch.bmm(x_ETI.to(dtype), weight_EOI.to(dtype).transpose(1, 2))
+    return torch.bmm(x_ETI.to(dtype), in_type(weight_EOI, dtype).transpose(1, 2))
 
 
 def _add_bias(pieces: Pieces, x: Tensor, bias: Tensor) -> Tensor:

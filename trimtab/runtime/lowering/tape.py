@@ -2,10 +2,12 @@
 
 A plan says which values stay from the forward to the backward pass. Autograd would keep others alive: so a tensor that
 belongs to a named value is noted by name, and looked up again when the gradient is made. By then it is what was kept,
-computed again or gathered again.
+computed again or gathered again. So is a parameter in the type of use: each microbatch in flight would keep a copy of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +70,7 @@ def record(
     """
     floating = [place for place, tensor in enumerate(tensors) if tensor.is_floating_point()]
     saved = _Saved({name: tensor for name, tensor in zip(names, tensors, strict=True) if stays(name)})
-    with torch.enable_grad(), saved_tensors_hooks(saved.pack, saved.unpack):
+    with torch.enable_grad(), saved_tensors_hooks(saved.pack, saved.unpack), _recorded(saved):
         anchored = _Anchor.apply(_token(), *(tensors[place] for place in floating))  # type: ignore[no-untyped-call]  # torch leaves it untyped
         arguments = list(tensors)
         for place, tensor in zip(floating, anchored, strict=True):
@@ -81,6 +83,32 @@ def record(
     output = output.detach()
     saved.close(output_name if stays(output_name) else None, output)
     return output, Tape(edge, edges, saved)
+
+
+def in_type(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """A parameter in the type of use, for an operator; it is made again for the gradient, not kept."""
+    converted = parameter.to(dtype)
+    if converted is not parameter and _running.saved is not None:
+        _running.saved.note_conversion(converted, parameter)
+    return converted
+
+
+class _Running(threading.local):
+    """What the operator saves that this thread is recording."""
+
+    saved: "_Saved | None" = None
+
+
+_running = _Running()
+
+
+@contextmanager
+def _recorded(saved: "_Saved") -> Iterator[None]:
+    outer, _running.saved = _running.saved, saved
+    try:
+        yield
+    finally:
+        _running.saved = outer
 
 
 class _Anchor(torch.autograd.Function):
@@ -101,13 +129,14 @@ def _token() -> Tensor:
 
 @dataclass(slots=True)
 class _Note:
-    """A saved tensor: itself, or the name of the value that it is a view of."""
+    """A saved tensor: itself, or the name of the value that it is a view of, in another type if one is said."""
 
     tensor: Tensor | None
     name: str
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
+    dtype: torch.dtype | None = None
 
 
 class _Saved:
@@ -118,7 +147,15 @@ class _Saved:
         self._named: dict[int, tuple[str, Tensor]] | None = {
             storage_of(tensor): (name, tensor) for name, tensor in named.items()
         }
+        self._conversions: dict[int, tuple[str, Tensor]] = {}
         self._notes: list[_Note] = []
+
+    def note_conversion(self, converted: Tensor, parameter: Tensor) -> None:
+        """What can be made again of a value that has a name is not kept."""
+        assert self._named is not None, "conversions are made while the operator runs"
+        known = self._named.get(storage_of(parameter))
+        if known is not None and parameter.is_contiguous() and parameter.shape == known[1].shape:
+            self._conversions[storage_of(converted)] = known[0], converted.detach()
 
     def pack(self, tensor: Tensor) -> _Note:
         """Note a tensor, by name if it belongs to a value."""
@@ -126,8 +163,12 @@ class _Saved:
         note = _Note(tensor.detach(), "", tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         assert self._named is not None, "nothing is saved once the operator has run"
         known = self._named.get(storage_of(tensor))
+        conversion = self._conversions.get(storage_of(tensor))
         if known is not None:
             _rename(note, *known)
+        elif conversion is not None:
+            _rename(note, *conversion)
+            note.dtype = conversion[1].dtype
         self._notes.append(note)
         return note
 
@@ -137,6 +178,8 @@ class _Saved:
             return note.tensor
         assert self.lookup is not None, "gradients are asked for by `Tape.gradients`"
         value = self.lookup(note.name)
+        if note.dtype is not None:
+            value = value.to(note.dtype)
         return value.as_strided(note.size, note.stride, value.storage_offset() + note.offset)
 
     def close(self, name: str | None, output: Tensor) -> None:
@@ -146,6 +189,7 @@ class _Saved:
             if name is not None and note.tensor is not None and storage_of(note.tensor) == pointer:
                 _rename(note, name, output)
         self._named = None
+        self._conversions.clear()
         self._notes.clear()
 
 
