@@ -62,39 +62,7 @@ def composed(name: str) -> Cluster:
         for group in groups
         for _ in range(group.num_nodes)
     )
-    inside = [
-        _known(
-            name,
-            group,
-            group.kind.peer_bytes_per_s,
-            where="inside a node",
-            remedy="measure one by trimtab probe, and plan with --probe",
-        )
-        for group in groups
-    ]
-    links = [_link(Level.NODE, min(inside), _NODE_LATENCY_S, groups)]
-    if len(nodes) > 1:
-        if node_gb is None:
-            between = [
-                _known(
-                    name,
-                    group,
-                    group.kind.inter_node_bytes_per_s,
-                    where="between nodes",
-                    remedy=f"say what a node has: {name}-400Gb",
-                )
-                for group in groups
-            ]
-            links.append(_link(Level.SITE, min(between), _SITE_LATENCY_S, groups))
-        else:
-            slowest = min(node_gb * 1e9 / 8 / group.per_node for group in groups)
-            source = (
-                f"{node_gb} Gb/s a node, as the name says. Latency: assumed, TCP over Ethernet. Assumed: every "
-                "pair of nodes has it at once, whatever the switches between"
-            )
-            links.append(
-                Link(level=Level.SITE, bytes_per_s=slowest, latency_s=_ETHERNET_LATENCY_S, source=source)
-            )
+    links = [_inside(name, groups), *([_between(name, groups, node_gb)] if len(nodes) > 1 else [])]
     forms = ", ".join(f"{group.num_nodes} of {group.per_node} {group.kind.name}" for group in groups)
     return Cluster(
         name=name,
@@ -153,22 +121,49 @@ def _group(name: str, count: int, kind: Accelerator) -> _Group:
     return _Group(kind=kind, count=count, per_node=min(count, size))
 
 
-def _known(name: str, group: _Group, rate: float | None, *, where: str, remedy: str) -> float:
+def _inside(name: str, groups: Sequence[_Group]) -> Link:
+    """The link inside nodes, of the slowest kind."""
+    remedy = "measure one by trimtab probe, and plan with --probe"
+    rates = [
+        _known(name, group.kind, group.kind.peer_bytes_per_s, "inside a node", remedy) for group in groups
+    ]
+    return _link(Level.NODE, min(rates), _NODE_LATENCY_S, _of_catalog(groups))
+
+
+def _between(name: str, groups: Sequence[_Group], node_gb: int | None) -> Link:
+    """The link between nodes, of the slowest kind, or so many Gb/s for all devices of a node."""
+    if node_gb is not None:
+        slowest = min(node_gb * 1e9 / 8 / group.per_node for group in groups)
+        source = f"{node_gb} Gb/s a node, as the name says. Latency: assumed, TCP over Ethernet"
+        return _link(Level.SITE, slowest, _ETHERNET_LATENCY_S, source)
+    remedy = f"say what a node has: {name}-400Gb"
+    rates = [
+        _known(name, group.kind, group.kind.inter_node_bytes_per_s, "between nodes", remedy)
+        for group in groups
+    ]
+    return _link(Level.SITE, min(rates), _SITE_LATENCY_S, _of_catalog(groups))
+
+
+def _known(name: str, kind: Accelerator, rate: float | None, where: str, remedy: str) -> float:
     if rate is None:
         raise ClusterError(
-            f"cluster {name!r}: the catalog does not know the rate {where} of {group.kind.name}; {remedy}"
+            f"cluster {name!r}: the catalog does not know the rate {where} of {kind.name}; {remedy}"
         )
     return rate
 
 
-def _link(level: Level, bytes_per_s: float, latency_s: float, groups: Sequence[_Group]) -> Link:
+def _of_catalog(groups: Sequence[_Group]) -> str:
     kinds = ", ".join(dict.fromkeys(group.kind.name for group in groups))
     slower = "the slowest of " if "," in kinds else ""
-    source = (
+    return (
         f"Bandwidth: accelerators.csv, {slower}{kinds}. Latency: NCCL src/graph/tuning.cc, ring hop, protocol LL, assumed of "
-        "other makes too. Assumed: every pair of nodes has it at once, whatever the switches between"
+        "other makes too"
     )
-    return Link(level=level, bytes_per_s=bytes_per_s, latency_s=latency_s, source=source)
+
+
+def _link(level: Level, bytes_per_s: float, latency_s: float, source: str) -> Link:
+    assumed = "Assumed: every pair of nodes has it at once, whatever the switches between"
+    return Link(level=level, bytes_per_s=bytes_per_s, latency_s=latency_s, source=f"{source}. {assumed}")
 
 
 def _read(name: str, table: Mapping[str, object]) -> Cluster:
